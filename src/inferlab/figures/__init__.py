@@ -1,0 +1,1 @@
+"""Drawings for the book: the palette and the matplotlib stills."""
