@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 SITE = ROOT / "_build" / "html"
 CHROMIUM_ARGS = [
     "--no-sandbox",
