@@ -3,8 +3,9 @@
 import { calm, h } from "./dom.js";
 
 // Starts by itself when it comes into view, once, and never for readers who ask for less motion:
-// they see the state at `rest` and can scrub. Arrow keys move the scrubber, space plays or pauses.
-export function player({ seconds, draw, label, rest = 1, loop = false, autoplay = true, format }) {
+// they see the state at `rest` and can scrub. Arrow keys move the scrubber, from stop to stop where
+// `stops` lists moments, and space plays or pauses. `seconds` may be a function: a change of pace.
+export function player({ seconds, draw, label, rest = 1, loop = false, autoplay = true, format, stops }) {
   let t = 0;
   let frame = 0;
   let before = 0;
@@ -26,7 +27,8 @@ export function player({ seconds, draw, label, rest = 1, loop = false, autoplay 
     toggle.setAttribute("aria-label", playing ? "Pause" : t >= 1 ? "Play again" : "Play");
   }
   function tick(now) {
-    let next = t + (before ? Math.min(now - before, 100) / 1000 / seconds : 0);
+    const length = typeof seconds === "function" ? seconds() : seconds;
+    let next = t + (before ? Math.min(now - before, 100) / 1000 / length : 0);
     before = now;
     if (next >= 1 && loop) next -= 1;
     paint(Math.min(next, 1));
@@ -52,9 +54,13 @@ export function player({ seconds, draw, label, rest = 1, loop = false, autoplay 
   }
   scrub.addEventListener("input", () => seek(scrub.value / 1000));
   scrub.addEventListener("keydown", (event) => {
-    if (event.key !== " ") return;
+    const onward = { ArrowRight: true, ArrowUp: true, ArrowLeft: false, ArrowDown: false }[event.key];
+    if (event.key === " ") toggle.click();
+    else if (stops && onward !== undefined) {
+      const ahead = onward ? stops.find((s) => s > t + 1e-6) : stops.findLast((s) => s < t - 1e-6);
+      seek(ahead ?? Number(onward));
+    } else return;
     event.preventDefault();
-    toggle.click();
   });
 
   seek(calm() || !autoplay ? rest : 0);
