@@ -1,0 +1,104 @@
+"""Where keys and values wait: one block of memory a row, filled from the left."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inferlab.errors import InferlabError
+from inferlab.model.config import ModelConfig
+
+
+class ContiguousCache:
+    """Keys and values of `batch` sequences, `capacity` positions reserved for each.
+
+    `k` and `v` are [L, B, KV, capacity, D]; `lengths`, int64 [B] on the host, says how many
+    positions of each row are filled. Lower a length to forget what follows it.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        batch: int,
+        capacity: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ):
+        shape = (config.layers, batch, config.kv_heads, capacity, config.head_dim)
+        self.windows = config.windows
+        self.k = torch.zeros(shape, device=device, dtype=dtype)
+        self.v = torch.zeros(shape, device=device, dtype=dtype)
+        # On the host, so that checking a bound never waits for a GPU.
+        self.lengths = torch.zeros(batch, dtype=torch.int64)
+
+    @property
+    def batch(self) -> int:
+        """Number of rows."""
+        return self.k.shape[1]
+
+    @property
+    def capacity(self) -> int:
+        """Positions reserved for each row."""
+        return self.k.shape[3]
+
+    def row(self, index: int) -> ContiguousCache:
+        """Return a cache of one row that shares this one's memory and length."""
+        view = object.__new__(ContiguousCache)
+        view.windows = self.windows
+        view.k, view.v = self.k[:, index : index + 1], self.v[:, index : index + 1]
+        view.lengths = self.lengths[index : index + 1]
+        return view
+
+    def positions(self, tokens: int) -> Tensor:
+        """Return the positions of the next `tokens` tokens of each row, int64 [B, tokens]."""
+        return (self.lengths[:, None] + torch.arange(tokens)).to(self.k.device)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Store k and v [B, T, KV, D] behind each row; attend with q [B, T, H, D].
+
+        A query sees its own position and those before it, the nearest `window` of them in a
+        windowed layer. Query head h reads KV head h // (H / KV). Raises InferlabError, and
+        stores nothing, if a row would pass its capacity.
+        """
+        tokens = q.shape[1]
+        shortest, longest = int(self.lengths.min()), int(self.lengths.max())
+        end = longest + tokens
+        if end > self.capacity:
+            raise InferlabError(
+                f"the KV cache holds {self.capacity} positions a row; {end} would not fit"
+            )
+        keys, values = self.k[layer], self.v[layer]  # [B, KV, capacity, D]
+        if shortest == longest:
+            keys[:, :, longest:end] = k.transpose(1, 2)
+            values[:, :, longest:end] = v.transpose(1, 2)
+        else:
+            rows = torch.arange(self.batch, device=q.device)[:, None]
+            keys[rows, :, self.positions(tokens)] = k
+            values[rows, :, self.positions(tokens)] = v
+
+        window = self.windows[layer]
+        start = 0 if window is None else max(0, shortest + 1 - window)
+        fresh = start == longest == 0 and (window is None or tokens <= window)
+        one = tokens == 1 and shortest == longest
+        mask = None if fresh or one else self._mask(tokens, start, end, window)
+        out = F.scaled_dot_product_attention(
+            q.transpose(1, 2),
+            keys[:, :, start:end],
+            values[:, :, start:end],
+            attn_mask=mask,
+            is_causal=fresh and tokens > 1,
+            enable_gqa=True,
+        )
+        return out.transpose(1, 2)  # [B, T, H, D]
+
+    def advance(self, tokens: int) -> None:
+        """Count `tokens` more positions as filled in every row."""
+        self.lengths += tokens
+
+    def _mask(self, tokens: int, start: int, end: int, window: int | None) -> Tensor:
+        """Return True where a query may look, [B, 1, tokens, end - start]."""
+        query = self.positions(tokens)[:, None, :, None]
+        key = torch.arange(start, end, device=query.device)
+        mask = key <= query
+        return mask if window is None else mask & (key > query - window)

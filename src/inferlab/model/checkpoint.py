@@ -1,0 +1,162 @@
+"""A checkpoint on disk, of either kind: its config, its tokenizer, its weights on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from inferlab.errors import InferlabError
+from inferlab.model import config, gguf_tokenizer, tokenizer
+from inferlab.model.config import ModelConfig
+from inferlab.model.gguf import GGUF, Format, widen
+from inferlab.model.safetensors import Safetensors
+from inferlab.model.tokenizer import Tokenizer
+from inferlab.model.transformer import Layer, Transformer, Weights
+
+# Our field, its name in Hugging Face files, its name in GGUF files.
+OF_MODEL = {
+    "embedding": ("model.embed_tokens.weight", "token_embd.weight"),
+    "norm": ("model.norm.weight", "output_norm.weight"),
+    "head": ("lm_head.weight", "output.weight"),
+}
+OF_LAYER = {
+    "attn_norm": ("input_layernorm.weight", "attn_norm.weight"),
+    "q": ("self_attn.q_proj.weight", "attn_q.weight"),
+    "k": ("self_attn.k_proj.weight", "attn_k.weight"),
+    "v": ("self_attn.v_proj.weight", "attn_v.weight"),
+    "o": ("self_attn.o_proj.weight", "attn_output.weight"),
+    "q_bias": ("self_attn.q_proj.bias", "attn_q.bias"),
+    "k_bias": ("self_attn.k_proj.bias", "attn_k.bias"),
+    "v_bias": ("self_attn.v_proj.bias", "attn_v.bias"),
+    "o_bias": ("self_attn.o_proj.bias", "attn_output.bias"),
+    "q_norm": ("self_attn.q_norm.weight", "attn_q_norm.weight"),
+    "k_norm": ("self_attn.k_norm.weight", "attn_k_norm.weight"),
+    "mlp_norm": ("post_attention_layernorm.weight", "ffn_norm.weight"),
+    "gate": ("mlp.gate_proj.weight", "ffn_gate.weight"),
+    "up": ("mlp.up_proj.weight", "ffn_up.weight"),
+    "down": ("mlp.down_proj.weight", "ffn_down.weight"),
+}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An open checkpoint: nothing but its headers and its tokenizer has been read yet."""
+
+    path: Path
+    config: ModelConfig
+    file: GGUF | Safetensors
+    _tokenizer: Tokenizer | None = field(default=None, repr=False)
+
+    def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer. Its end tokens are those of every source together."""
+        if self._tokenizer is None:
+            raise InferlabError(f"{self.path} has no tokenizer.json: it works on token ids only")
+        return self._tokenizer
+
+    def load(
+        self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+    ) -> Transformer:
+        """Return the transformer with every weight widened or cast to `dtype` on `device`.
+
+        Raises InferlabError naming a tensor that is missing or of the wrong shape.
+        """
+
+        def read(name: str, shape: tuple[int, ...], heads: int = 0) -> Tensor:
+            tensor = self._tensor(name, heads)
+            if tensor.shape != shape:
+                raise InferlabError(
+                    f"{self.path}: tensor {name!r} has shape {tuple(tensor.shape)};"
+                    f" the config says {shape}"
+                )
+            return tensor.to(device, dtype, copy=True)
+
+        c = self.config
+        table = (c.vocab, c.hidden)
+        embedding = read(self.name("embedding"), table)
+        layers = [
+            Layer(
+                **{
+                    part: read(self.name(part, index), shape, self._permuted_heads(part))
+                    for part, shape in layer_shapes(c)
+                }
+            )
+            for index in range(c.layers)
+        ]
+        norm = read(self.name("norm"), (c.hidden,))
+        head = embedding if c.tied else read(self.name("head"), table)
+        return Transformer(c, Weights(embedding, layers, norm, head))
+
+    def name(self, part: str, layer: int | None = None) -> str:
+        """Return what this file calls a part of the model, such as ("q", 3) or ("norm")."""
+        is_gguf = isinstance(self.file, GGUF)
+        if layer is None:
+            return OF_MODEL[part][is_gguf]
+        return ("blk.%d." if is_gguf else "model.layers.%d.") % layer + OF_LAYER[part][is_gguf]
+
+    def stored(self, part: str, layer: int | None = None) -> tuple[Format, Tensor]:
+        """Return a matrix of a GGUF file as its blocks, uint8 [out, bytes per row], unwidened.
+
+        Rows of q and k come back in our order, so that widening gives what `load` gives.
+        """
+        if not isinstance(self.file, GGUF):
+            raise InferlabError(f"{self.path} is not a GGUF file: it has no stored blocks")
+        name = self.name(part, layer)
+        blocks = self.file.blocks(name)
+        return self.file.entry(name).format, unpermute(blocks, self._permuted_heads(part))
+
+    def _tensor(self, name: str, heads: int) -> Tensor:
+        if isinstance(self.file, Safetensors):
+            return self.file.tensor(name)
+        return unpermute(self.file.tensor(name), heads)
+
+    def _permuted_heads(self, part: str) -> int:
+        """Return how many heads of a tensor GGUF stores with interleaved pairs; 0 for none."""
+        if not isinstance(self.file, GGUF) or self.config.family != "llama":
+            return 0
+        return {"q": self.config.heads, "k": self.config.kv_heads}.get(part.split("_")[0], 0)
+
+
+def open(path: Path) -> Checkpoint:
+    """Open a folder with `config.json` and safetensors, or a `.gguf` file."""
+    if path.is_dir():
+        c, file = config.from_folder(path), Safetensors(path)
+        has_tokenizer = (path / "tokenizer.json").exists()
+        tokens = tokenizer.from_folder(path) if has_tokenizer else None
+    else:
+        file = GGUF(path)
+        c, tokens = config.from_gguf(file), gguf_tokenizer.from_gguf(file)
+    if tokens is not None:
+        c = replace(c, eos_ids=c.eos_ids | tokens.eos_ids)
+        tokens.eos_ids = c.eos_ids
+    return Checkpoint(path, c, file, tokens)
+
+
+def layer_shapes(c: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the parts that each layer of a model has, with their shapes."""
+    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    yield from (("attn_norm", (c.hidden,)), ("mlp_norm", (c.hidden,)))
+    yield from (("q", (q, c.hidden)), ("k", (kv, c.hidden)), ("v", (kv, c.hidden)))
+    yield from (("o", (c.hidden, q)), ("down", (c.hidden, c.intermediate)))
+    yield from (("gate", (c.intermediate, c.hidden)), ("up", (c.intermediate, c.hidden)))
+    if c.qkv_bias:
+        yield from (("q_bias", (q,)), ("k_bias", (kv,)), ("v_bias", (kv,)))
+    if c.o_bias:
+        yield ("o_bias", (c.hidden,))
+    if c.qk_norm:
+        yield from (("q_norm", (c.head_dim,)), ("k_norm", (c.head_dim,)))
+
+
+def unpermute(rows: Tensor, heads: int) -> Tensor:
+    """Undo llama.cpp's order of the rows of q and k: pairs side by side in each head.
+
+    There rows 2i and 2i + 1 of a head are a rotary pair, here rows i and i + D/2. Works on
+    blocks as well as on floats, since whole rows move. `heads` 0 leaves everything as it is.
+    """
+    if heads == 0:
+        return rows
+    pairs = rows.view(heads, -1, 2, *rows.shape[1:])  # [H, D/2, 2, ...]
+    return pairs.transpose(1, 2).reshape(rows.shape)

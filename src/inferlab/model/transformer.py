@@ -1,0 +1,142 @@
+"""The decoder-only transformer of Llama and its relatives, plainly in torch.
+
+Shapes: B sequences, T new tokens each; H query heads share KV key-value heads of D channels;
+F is the feed-forward width, V the vocabulary. A matrix is stored [out, in] and applied as
+x @ W.T. The cache owns everything about the past: it stores keys and values, and masks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inferlab.model.config import ModelConfig
+from inferlab.model.rope import angles, rotate
+
+
+class Cache(Protocol):
+    """What a forward pass asks of a KV cache."""
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Store k and v [B, T, KV, D], then let q [B, T, H, D] attend: [B, T, H, D]."""
+
+    def advance(self, tokens: int) -> None:
+        """Count `tokens` new positions in every row, once all layers have stored them."""
+
+
+@dataclass
+class Layer:
+    """The tensors of one layer. Biases and q/k norms are None where the model has none."""
+
+    attn_norm: Tensor  # [hidden]
+    q: Tensor  # [H D, hidden]
+    k: Tensor  # [KV D, hidden]
+    v: Tensor  # [KV D, hidden]
+    o: Tensor  # [hidden, H D]
+    mlp_norm: Tensor  # [hidden]
+    gate: Tensor  # [F, hidden]
+    up: Tensor  # [F, hidden]
+    down: Tensor  # [hidden, F]
+    q_bias: Tensor | None = None  # [H D]
+    k_bias: Tensor | None = None  # [KV D]
+    v_bias: Tensor | None = None  # [KV D]
+    o_bias: Tensor | None = None  # [hidden]
+    q_norm: Tensor | None = None  # [D]
+    k_norm: Tensor | None = None  # [D]
+
+
+@dataclass
+class Weights:
+    """All tensors of a model. With tied embeddings `head` is the very tensor `embedding`."""
+
+    embedding: Tensor  # [V, hidden]
+    layers: list[Layer]
+    norm: Tensor  # [hidden]
+    head: Tensor  # [V, hidden]
+
+
+class Transformer:
+    """Weights on one device, and the forward pass over them."""
+
+    def __init__(self, config: ModelConfig, weights: Weights):
+        self.config, self.weights = config, weights
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.weights.embedding.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the weights and activations are stored as."""
+        return self.weights.embedding.dtype
+
+    @property
+    def streamed_bytes(self) -> int:
+        """Bytes of the weights that one decode step reads.
+
+        Every matrix once. Of an input embedding a step gathers single rows, so the table
+        counts only as the head that it also is when tied.
+        """
+        tensors = [self.weights.norm, self.weights.head]
+        for layer in self.weights.layers:
+            tensors += [t for f in fields(layer) if (t := getattr(layer, f.name)) is not None]
+        return sum(t.numel() * t.element_size() for t in tensors)
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        cache: Cache,
+        *,
+        logits: Literal["last", "all"] = "last",
+    ) -> Tensor:
+        """Run T new tokens of B sequences after what `cache` holds.
+
+        `ids` and `positions` are int64 [B, T]. Returns float32 logits of each row's last
+        token, [B, V], or of all, [B, T, V].
+        """
+        w, eps = self.weights, self.config.norm_eps
+        x = F.embedding(ids, w.embedding)  # [B, T, hidden]
+        cos, sin = angles(self.config.rope, positions)
+        for index, layer in enumerate(w.layers):
+            x = x + self._attention(
+                index, layer, rms_norm(x, layer.attn_norm, eps), cos, sin, cache
+            )
+            x = x + mlp(layer, rms_norm(x, layer.mlp_norm, eps))
+        cache.advance(ids.shape[1])
+        x = rms_norm(x[:, -1] if logits == "last" else x, w.norm, eps)
+        return F.linear(x, w.head).float()
+
+    def _attention(
+        self, index: int, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor, cache: Cache
+    ) -> Tensor:
+        heads = (*x.shape[:2], -1, self.config.head_dim)
+        q = F.linear(x, layer.q, layer.q_bias).view(heads)  # [B, T, H, D]
+        k = F.linear(x, layer.k, layer.k_bias).view(heads)  # [B, T, KV, D]
+        v = F.linear(x, layer.v, layer.v_bias).view(heads)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q = rms_norm(q, layer.q_norm, self.config.norm_eps)
+            k = rms_norm(k, layer.k_norm, self.config.norm_eps)
+        out = cache.attend(index, rotate(q, cos, sin), rotate(k, cos, sin), v)
+        return F.linear(out.flatten(2), layer.o, layer.o_bias)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Scale x [..., n] to a root mean square of one, then by `weight` [n].
+
+    In float32 throughout: the square of a float16 above 256 is infinite.
+    """
+    wide = x.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (wide * scale * weight.float()).to(x.dtype)
+
+
+def mlp(layer: Layer, x: Tensor) -> Tensor:
+    """SwiGLU (Shazeer 2020): down(silu(gate x) * up x)."""
+    return F.linear(F.silu(F.linear(x, layer.gate)) * F.linear(x, layer.up), layer.down)
