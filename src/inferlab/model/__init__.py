@@ -1,0 +1,1 @@
+"""Checkpoints and one forward pass: readers, config, tokenizer, and the transformer in torch."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from inferlab.errors import InferlabError
 from inferlab.model import config, gguf_tokenizer, tokenizer
 from inferlab.model.config import ModelConfig
-from inferlab.model.gguf import GGUF, Format, widen
+from inferlab.model.gguf import GGUF, Format
 from inferlab.model.safetensors import Safetensors
 from inferlab.model.tokenizer import Tokenizer
 from inferlab.model.transformer import Layer, Transformer, Weights
@@ -72,7 +74,8 @@ class Checkpoint:
                     f"{self.path}: tensor {name!r} has shape {tuple(tensor.shape)};"
                     f" the config says {shape}"
                 )
-            return tensor.to(device, dtype, copy=True)
+            # A safetensors tensor is still the mapped file; a GGUF one is fresh memory.
+            return tensor.to(device, dtype, copy=isinstance(self.file, Safetensors))
 
         c = self.config
         table = (c.vocab, c.hidden)
@@ -97,7 +100,7 @@ class Checkpoint:
             return OF_MODEL[part][is_gguf]
         return ("blk.%d." if is_gguf else "model.layers.%d.") % layer + OF_LAYER[part][is_gguf]
 
-    def stored(self, part: str, layer: int | None = None) -> tuple[Format, Tensor]:
+    def stored(self, part: str, layer: int | None = None) -> tuple[Format, NDArray[Any]]:
         """Return a matrix of a GGUF file as its blocks, uint8 [out, bytes per row], unwidened.
 
         Rows of q and k come back in our order, so that widening gives what `load` gives.
@@ -111,7 +114,7 @@ class Checkpoint:
     def _tensor(self, name: str, heads: int) -> Tensor:
         if isinstance(self.file, Safetensors):
             return self.file.tensor(name)
-        return unpermute(self.file.tensor(name), heads)
+        return torch.from_numpy(unpermute(self.file.tensor(name), heads))
 
     def _permuted_heads(self, part: str) -> int:
         """Return how many heads of a tensor GGUF stores with interleaved pairs; 0 for none."""
@@ -122,13 +125,14 @@ class Checkpoint:
 
 def open(path: Path) -> Checkpoint:
     """Open a folder with `config.json` and safetensors, or a `.gguf` file."""
+    file: GGUF | Safetensors
     if path.is_dir():
         c, file = config.from_folder(path), Safetensors(path)
         has_tokenizer = (path / "tokenizer.json").exists()
         tokens = tokenizer.from_folder(path) if has_tokenizer else None
     else:
-        file = GGUF(path)
-        c, tokens = config.from_gguf(file), gguf_tokenizer.from_gguf(file)
+        file = gguf = GGUF(path)
+        c, tokens = config.from_gguf(gguf), gguf_tokenizer.from_gguf(gguf)
     if tokens is not None:
         c = replace(c, eos_ids=c.eos_ids | tokens.eos_ids)
         tokens.eos_ids = c.eos_ids
@@ -150,7 +154,7 @@ def layer_shapes(c: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield from (("q_norm", (c.head_dim,)), ("k_norm", (c.head_dim,)))
 
 
-def unpermute(rows: Tensor, heads: int) -> Tensor:
+def unpermute(rows: NDArray[Any], heads: int) -> NDArray[Any]:
     """Undo llama.cpp's order of the rows of q and k: pairs side by side in each head.
 
     There rows 2i and 2i + 1 of a head are a rotary pair, here rows i and i + D/2. Works on
@@ -158,5 +162,5 @@ def unpermute(rows: Tensor, heads: int) -> Tensor:
     """
     if heads == 0:
         return rows
-    pairs = rows.view(heads, -1, 2, *rows.shape[1:])  # [H, D/2, 2, ...]
-    return pairs.transpose(1, 2).reshape(rows.shape)
+    pairs = rows.reshape(heads, -1, 2, *rows.shape[1:])  # [H, D/2, 2, ...]
+    return pairs.swapaxes(1, 2).reshape(rows.shape)

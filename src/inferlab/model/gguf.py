@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from inferlab.errors import InferlabError
 
@@ -34,7 +34,7 @@ SCALARS = {
     12: "d",
 }
 STRING, ARRAY = 8, 9
-LOW_NIBBLES = 0x0F0F0F0F0F0F0F0F
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -44,37 +44,52 @@ class Format:
     name: str
     width: int
     size: int
-    widen: Callable[[Tensor], Tensor]  # uint8 [N, size] -> float32 [N, width]
+    widen: Callable[[Array], Array]  # uint8 [N, size] -> float32 [N, width], in fresh memory
 
 
-def _q8_0(block: Tensor) -> Tensor:
-    scale = block[:, :2].view(torch.float16).float()
-    return block[:, 2:].view(torch.int8) * scale
+def _floats(block: Array, dtype: type) -> Array:
+    return np.ascontiguousarray(block).view(dtype).astype(np.float32)
 
 
-def _q4_0(block: Tensor) -> Tensor:
-    scale = block[:, :2].view(torch.float16).float()
-    return (_nibbles(block[:, 2:]) - 8) * scale
+def _bf16(block: Array) -> Array:
+    # A bfloat16 is the upper half of a float32.
+    upper = np.ascontiguousarray(block).view(np.uint16).astype(np.uint32)
+    return (upper << 16).view(np.float32)
 
 
-def _q4_1(block: Tensor) -> Tensor:
-    scale, minimum = block[:, :4].view(torch.float16).float().split(1, dim=1)
-    return (_nibbles(block[:, 4:]) * scale).add_(minimum)
+def _q8_0(block: Array) -> Array:
+    weights = block[:, 2:].view(np.int8).astype(np.float32)
+    weights *= _floats(block[:, :2], np.float16)
+    return weights
 
 
-def _nibbles(packed: Tensor) -> Tensor:
+def _q4_0(block: Array) -> Array:
+    weights = _nibbles(block[:, 2:]) - np.float32(8)
+    weights *= _floats(block[:, :2], np.float16)
+    return weights
+
+
+def _q4_1(block: Array) -> Array:
+    weights = _nibbles(block[:, 4:]).astype(np.float32)
+    scale_and_minimum = _floats(block[:, :4], np.float16)
+    weights *= scale_and_minimum[:, :1]
+    weights += scale_and_minimum[:, 1:]
+    return weights
+
+
+def _nibbles(packed: Array) -> Array:
     """Unpack [N, 16] bytes to [N, 32] codes; byte i holds weight i (low) and i + 16 (high)."""
-    eight = packed.contiguous().view(torch.int64)  # eight bytes at a time: rows are short
-    return torch.cat([eight & LOW_NIBBLES, eight >> 4 & LOW_NIBBLES], dim=1).view(torch.int8)
+    packed = np.ascontiguousarray(packed)
+    return np.concatenate([packed & 15, packed >> 4], axis=1)
 
 
 FORMATS = {
-    0: Format("F32", 1, 4, lambda b: b.view(torch.float32)),
-    1: Format("F16", 1, 2, lambda b: b.view(torch.float16).float()),
+    0: Format("F32", 1, 4, lambda b: _floats(b, np.float32)),
+    1: Format("F16", 1, 2, lambda b: _floats(b, np.float16)),
     2: Format("Q4_0", 32, 18, _q4_0),
     3: Format("Q4_1", 32, 20, _q4_1),
     8: Format("Q8_0", 32, 34, _q8_0),
-    30: Format("BF16", 1, 2, lambda b: b.view(torch.bfloat16).float()),
+    30: Format("BF16", 1, 2, _bf16),
 }
 
 
@@ -99,8 +114,7 @@ class GGUF:
         self.path = path
         try:
             with path.open("rb") as file:
-                # A private mapping: torch asks for writable memory, the file must not change.
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise InferlabError(f"{path}: cannot be read as GGUF ({error})") from None
         self.metadata: dict[str, Any] = {}
@@ -116,19 +130,16 @@ class GGUF:
             raise InferlabError(f"{self.path}: tensor {name!r} is missing")
         return self.entries[name]
 
-    def blocks(self, name: str) -> Tensor:
+    def blocks(self, name: str) -> Array:
         """Return a tensor as stored: uint8 [rows, bytes per row], a view of the mapped file."""
         entry = self.entry(name)
-        rows = math.prod(entry.shape[:-1])
-        data = torch.frombuffer(
-            self._map, dtype=torch.uint8, count=entry.nbytes, offset=entry.offset
-        )
-        return data.view(rows, -1)
+        data = np.frombuffer(self._map, np.uint8, entry.nbytes, entry.offset)
+        return data.reshape(math.prod(entry.shape[:-1]), -1)
 
-    def tensor(self, name: str) -> Tensor:
-        """Return a tensor widened to float32, in its own shape."""
+    def tensor(self, name: str) -> Array:
+        """Return a tensor widened to float32, in its own shape and in memory of its own."""
         entry = self.entry(name)
-        return widen(self.blocks(name), entry.format).view(entry.shape)
+        return widen(self.blocks(name), entry.format).reshape(entry.shape)
 
     # -- parsing ---------------------------------------------------------------------------
 
@@ -177,9 +188,9 @@ class GGUF:
         return name, shape, form, offset
 
 
-def widen(blocks: Tensor, form: Format) -> Tensor:
+def widen(blocks: Array, form: Format) -> Array:
     """Widen uint8 [rows, bytes per row] to float32 [rows, weights per row]."""
-    return form.widen(blocks.reshape(-1, form.size)).view(blocks.shape[0], -1)
+    return form.widen(blocks.reshape(-1, form.size)).reshape(blocks.shape[0], -1)
 
 
 class _Reader:

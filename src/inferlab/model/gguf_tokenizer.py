@@ -133,6 +133,6 @@ def _merges(vocabulary: Mapping[str, int], scores: list[float]) -> Iterator[tupl
 
 def _bpe(vocabulary: Mapping[str, int], merges: list[Any], **options: Any) -> tokenizers.Tokenizer:
     try:
-        return tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges, **options))
+        return tokenizers.Tokenizer(models.BPE(vocab=dict(vocabulary), merges=merges, **options))
     except Exception as error:  # the library raises bare Exception
         raise InferlabError(f"tokenizer.ggml.merges do not fit the vocabulary ({error})") from None

