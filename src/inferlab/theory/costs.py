@@ -3,8 +3,8 @@
 Prefill and decode are one pass with different numbers in it: `forward` is that pass, `prefill`
 gives it a whole prompt and `decode_step` a single token. Counted are the multiply-accumulates of
 matrices and attention (two operations each) and the bytes that must cross between memory and
-chip. Norms, rotations, softmax and activation functions are left out of the operations: for the
-models of the catalog they stay under a hundredth.
+chip. Norms, rotations, softmax and activation functions are left out of the operations: they are
+a few per element, where a matrix product spends two a weight.
 """
 
 from __future__ import annotations

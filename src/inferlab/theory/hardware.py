@@ -113,7 +113,7 @@ def get(name: str) -> Hardware:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of the catalog's chips, oldest kinds first."""
+    """Return the names of the catalog's chips, in the order of its table."""
     return tuple(_catalog())
 
 

@@ -154,7 +154,7 @@ def _decoder(fields: _Fields, traits: Mapping[str, Any]) -> ModelShape:
     hidden = fields.count("hidden_size")
     layers = fields.count("num_hidden_layers")
     heads = fields.count("num_attention_heads")
-    kv_heads = fields.count("num_key_value_heads", heads)
+    kv_heads = fields.count("num_key_value_heads", heads if traits.get("multi_head") else None)
     if heads % kv_heads:
         raise InferlabError(
             f"num_key_value_heads is {kv_heads} in the config: it must divide"
@@ -166,10 +166,9 @@ def _decoder(fields: _Fields, traits: Mapping[str, Any]) -> ModelShape:
             f" hidden_size, {hidden}"
         )
     experts = _experts(fields, layers)
-    width = "moe_intermediate_size" if experts and experts.layers == layers else None
-    intermediate = fields.count(
-        width if width and width in fields else "intermediate_size",
-    )
+    # Where every layer is a mixture, files still carry the width of a dense layer that is not.
+    all_mixed = experts is not None and experts.layers == layers
+    intermediate = experts.width if experts and all_mixed else fields.count("intermediate_size")
     window, windowed = _windows(fields, layers, str(traits.get("windows", "all")))
     bias = fields.flag("attention_bias", bool(traits.get("attention_bias", False)))
     return ModelShape(
@@ -210,9 +209,11 @@ def _experts(fields: _Fields, layers: int) -> Experts | None:
         )
     width = "moe_intermediate_size" if "moe_intermediate_size" in fields else "intermediate_size"
     dense = min(layers, fields.count("first_k_dense_replace", 0, least=0))
-    step = fields.count("decoder_sparse_step", fields.count("moe_layer_freq", 1))
+    step, every = fields.count("decoder_sparse_step", 1), fields.count("moe_layer_freq", 1)
     plain = fields.get("mlp_only_layers") or []
-    sparse = [n for n in range(dense, layers) if (n + 1) % step == 0 and n not in plain]
+    sparse = [
+        n for n in range(dense, layers) if (n + 1) % step == 0 and n % every == 0 and n not in plain
+    ]
     expert_width = fields.count(width)
     return Experts(
         count=count,
@@ -263,6 +264,8 @@ def _deepseek(fields: _Fields, traits: Mapping[str, Any]) -> ModelShape:
         value_dim=fields.count("v_head_dim"),
     )
     shape = _decoder(fields, traits)
+    if shape.qkv_bias:
+        raise InferlabError("attention_bias is true in the config: not known with latent attention")
     # `head_dim` in these files is the rotated part; a value head is what the catalog means by it.
     return replace(shape, latent=latent, head_dim=latent.value_dim)
 
@@ -316,7 +319,7 @@ _GEMMA3 = {
 
 _FAMILIES: Mapping[str, _Family] = MappingProxyType(
     {
-        "llama": _Family(),
+        "llama": _Family({"multi_head": True}),
         "mistral": _Family(),
         "mixtral": _Family(),
         "qwen2": _Family({"qkv_bias": True, "windows": "late"}),
@@ -329,9 +332,9 @@ _FAMILIES: Mapping[str, _Family] = MappingProxyType(
         "gemma3_text": _Family(
             {"tied": True, "norms_per_layer": 4, "qk_norm": True, "windows": "sixth"}, _GEMMA3
         ),
-        "phi3": _Family(),
-        "deepseek_v2": _Family(read=_deepseek),
-        "deepseek_v3": _Family({"router_bias": True}, read=_deepseek),
+        "phi3": _Family({"multi_head": True}),
+        "deepseek_v2": _Family({"multi_head": True}, read=_deepseek),
+        "deepseek_v3": _Family({"multi_head": True, "router_bias": True}, read=_deepseek),
         "gpt_oss": _Family(
             {
                 "attention_bias": True,
@@ -339,7 +342,8 @@ _FAMILIES: Mapping[str, _Family] = MappingProxyType(
                 "router_bias": True,
                 "sinks": True,
                 "windows": "alternate",
-            }
+            },
+            {"head_dim": 64},
         ),
         "gpt2": _Family(read=_gpt2),
     }
