@@ -52,7 +52,8 @@ def script(name: str) -> str:
     modules: dict[str, str] = {}
 
     def visit(path: Path) -> str:
-        key = "_" + path.relative_to(HERE).with_suffix("").as_posix().replace("/", "_")
+        stem = path.relative_to(HERE).with_suffix("").as_posix()
+        key = "_" + re.sub(r"\W", "_", stem)
         if key not in modules:
             text = path.read_text(encoding="utf-8")
 
