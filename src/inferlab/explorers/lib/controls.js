@@ -74,6 +74,30 @@ export function select({ label, options, value, onchange }) {
   return control;
 }
 
+// A word in a sentence that opens a list: the list lies, unseen, over the word. Options may carry a
+// shorter text for the sentence: [value, text, group, short].
+export function pick({ label, options, value, onchange }) {
+  const word = h("span", { class: "word" });
+  const list = select({ label, options, value, onchange: (chosen) => {
+    name();
+    onchange?.(chosen);
+  } });
+  let offered = options;
+  const name = () => {
+    const chosen = offered.find(([key]) => String(key) === list.value);
+    word.textContent = chosen?.[3] ?? chosen?.[1] ?? "";
+  };
+  list.input.setAttribute("aria-label", label);
+  name();
+  return {
+    node: h("span", { class: "pick" }, word, list.input),
+    input: list.input,
+    get value() { return list.value; },
+    set(wanted) { list.set(wanted); name(); },
+    offer(options) { list.offer((offered = options)); },
+  };
+}
+
 // A few choices side by side, as radio buttons. `options`: [value, text].
 export function choice({ label, options, value, onchange }) {
   const name = fresh();

@@ -137,3 +137,43 @@ export function place(catalog, work, chip, dtype, chips = 1) {
     parts,
   };
 }
+
+// Bytes of all weights and of `batch` caches of `context` tokens: what has to fit.
+export function footprint(catalog, shape, context, batch, dtype, kvDtype) {
+  const kv = kvDtype ?? activationFormat(catalog, dtype);
+  return weightBytes(catalog, shape, dtype) + batch * kvBytes(catalog, shape, context, kv);
+}
+
+// null where the chip's memory is not known.
+export function fits(catalog, shape, chip, context, batch, { dtype, kvDtype, chips = 1 }) {
+  if (chip.memory_bytes === null) return null;
+  return footprint(catalog, shape, context, batch, dtype, kvDtype) <= chip.memory_bytes * chips;
+}
+
+export function sequencesThatFit(catalog, shape, chip, context, { dtype, kvDtype, chips = 1 }) {
+  if (chip.memory_bytes === null) return null;
+  const room = chip.memory_bytes * chips - weightBytes(catalog, shape, dtype);
+  const kv = kvBytes(catalog, shape, context, kvDtype ?? activationFormat(catalog, dtype));
+  return Math.max(0, Math.floor(room / kv));
+}
+
+// What `inferlab explain --json` prints: prefill of one prompt, one decode step of the batch.
+export function report(catalog, { model, chip: chipKey, chips = 1, dtype, kvDtype = null, prompt,
+  context = prompt, batch = 1 }) {
+  const shape = catalog.models[model];
+  const chip = catalog.chips[chipKey];
+  const options = { dtype: dtype ?? chip.default_dtype, kvDtype };
+  const placed = (work) => place(catalog, work, chip, options.dtype, chips);
+  const first = placed(prefill(catalog, shape, prompt, options));
+  const step = placed(decodeStep(catalog, shape, context, batch, options));
+  const longest = Math.max(prompt, context);
+  return {
+    ridge: first.ridge,
+    weight_bytes: weightBytes(catalog, shape, options.dtype),
+    kv_bytes_per_token: kvBytesPerToken(catalog, shape,
+      kvDtype ?? activationFormat(catalog, options.dtype)),
+    fits: fits(catalog, shape, chip, longest, batch, { ...options, chips }),
+    prefill: first,
+    decode: { ...step, tokens_per_second: batch / step.seconds },
+  };
+}
