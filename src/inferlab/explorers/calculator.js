@@ -12,26 +12,28 @@ const TOKENS = [1, 16, 64, 128, 256, 512, 1000, 2000, 4000, 8000, 16000, 32000, 
   256000, 512000, 1000000];
 const USERS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 const CHIPS = [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 72];
+const OWN = "own";
 const KV_FORMATS = ["fp8", "int8", "q8_0", "q4_0"];
 const MATRICES = ["projections", "ffn", "logits"];
 
 export function render({ model, el }) {
-  const catalog = model.get("catalog");
+  const given = model.get("catalog");
+  const catalog = { ...given, chips: { ...given.chips, [OWN]: {} } };
   const state = { ...model.get("start"), ...(model.get("link") ? fromHash(catalog) : {}) };
   const change = (values) => {
     Object.assign(state, values);
-    repair(catalog, state);
+    settle(catalog, state);
     update();
     if (model.get("link")) toHash(state, model.get("start"));
   };
   const views = [question, verdict, tiles, memory, roofline, timeline, equations, command].map(
-    (view) => view(catalog, change));
+    (view) => view(catalog, change, model));
   const update = () => {
     const answer = calculate(catalog, state);
     for (const view of views) view.show(answer);
   };
   el.append(h("style", {}, CSS), h("div", { class: "calculator" }, views.map((view) => view.node)));
-  repair(catalog, state);
+  settle(catalog, state);
   update();
 }
 
@@ -60,8 +62,12 @@ export function calculate(catalog, state) {
   };
 }
 
-// A chip multiplies in some formats only: fall back to its own 16 bits.
-function repair(catalog, state) {
+// The reader's own machine is three numbers of theirs; and a chip that has no units for the
+// chosen format falls back to its own 16 bits.
+function settle(catalog, state) {
+  const speed = state.ownSpeed * 1e12;
+  catalog.chips[OWN] = { name: "your machine", default_dtype: "bf16", memory_bytes: state.ownMemory * 1e9,
+    bandwidth: state.ownBandwidth * 1e9, flops: { fp32: speed, bf16: speed, fp16: speed } };
   const chip = catalog.chips[state.chip];
   if (!arithmetic(catalog, chip, state.dtype)) state.dtype = chip.default_dtype;
 }
@@ -85,9 +91,10 @@ function fromHash(catalog) {
     kvDtype: { ...catalog.formats, "": null } };
   for (const [key, value] of given) {
     if (key in known && value in known[key]) state[key] = value || null;
-    const least = { chips: 1, prompt: 1, batch: 1, context: 0, price: 0 }[key];
-    const amount = key === "price" ? Number(value) : Math.round(Number(value));
-    if (least !== undefined && value !== "" && amount >= least && amount <= 1e7) state[key] = amount;
+    const least = { chips: 1, prompt: 1, batch: 1, context: 0 }[key];
+    const amount = least === undefined ? Number(value) : Math.round(Number(value));
+    if (least === undefined && !["price", "ownBandwidth", "ownSpeed", "ownMemory"].includes(key)) continue;
+    if (value !== "" && amount >= (least ?? 0.001) && amount <= 1e7) state[key] = amount;
   }
   return state;
 }
@@ -101,7 +108,7 @@ function question(catalog, change) {
       : "Over 100 billion";
   const kind = (chip) => /HBM/.test(chip.memory_type) ? "HBM: data-centre accelerators"
     : /GDDR/.test(chip.memory_type) ? "GDDR: cards" : "DDR: CPUs";
-  const chips = Object.entries(catalog.chips)
+  const chips = Object.entries(catalog.chips).filter(([key]) => key !== OWN)
     .sort(([, a], [, b]) => kind(b).localeCompare(kind(a)) || b.year - a.year);
   const bits = (name) => `${name}: ${number(8 * bytesPerElement(catalog, name))} bits`;
 
@@ -114,26 +121,36 @@ function question(catalog, change) {
       onchange: (kvDtype) => change({ kvDtype: kvDtype || null }) }),
     chips: pick({ label: "Number of chips", options: CHIPS.map((n) => [n, String(n)]),
       onchange: (n) => change({ chips: Number(n) }) }),
-    chip: pick({ label: "Chip", onchange: (chip) => change({ chip }), options: chips.map(
-      ([key, chip]) => [key, `${chip.name}, ${chip.year}`, kind(chip), chip.name]) }),
+    chip: pick({ label: "Chip", onchange: (chip) => change({ chip }),
+      options: [[OWN, "Your machine: two numbers", "Yours", "your machine"],
+        ...chips.map(([key, chip]) => [key, `${chip.name}, ${chip.year}`, kind(chip), chip.name])] }),
     prompt: slider({ label: "Prompt", values: TOKENS, value: 2000, format: tokens,
       // The cache holds the prompt until the reader says otherwise.
       onchange: (prompt) => change(last.context === last.prompt ? { prompt, context: prompt } : { prompt }) }),
-    context: slider({ label: "In the cache while decoding", values: [0, ...TOKENS], value: 2000,
+    context: slider({ label: "Context, cached", values: [0, ...TOKENS], value: 2000,
       format: tokens, onchange: (context) => change({ context }) }),
     batch: slider({ label: "Users at once", values: USERS, value: 1, format: whole,
       onchange: (batch) => change({ batch }) }),
     price: field({ label: "Price of one chip", value: 2, unit: "$ an hour", step: 0.1, max: 1000,
       onchange: (price) => change({ price }) }),
+    ownBandwidth: field({ label: "Your bytes", value: 1, unit: "GB/s", min: 0.1, max: 1e6,
+      onchange: (ownBandwidth) => change({ ownBandwidth }) }),
+    ownSpeed: field({ label: "Your arithmetic", value: 1, unit: "TFLOP/s", min: 0.001, max: 1e6,
+      onchange: (ownSpeed) => change({ ownSpeed }) }),
+    ownMemory: field({ label: "Your memory", value: 1, unit: "GB", min: 0.1, max: 1e6,
+      onchange: (ownMemory) => change({ ownMemory }) }),
   };
   let last = {};
   const { model, dtype, kvDtype, chips: count, chip, prompt, context, batch, price } = controls;
+  const own = h("div", { class: "controls own" }, controls.ownBandwidth.node, controls.ownSpeed.node,
+    controls.ownMemory.node);
   const node = h("div", { class: "question" },
     h("p", { class: "sentence" }, "Run ", model.node, " with weights in ", dtype.node,
       " and its KV cache in ", kvDtype.node, ", on ", count.node, " × ", chip.node, "."),
-    h("div", { class: "controls" }, prompt.node, context.node, batch.node, price.node));
+    h("div", { class: "controls" }, prompt.node, context.node, batch.node, price.node), own);
 
   return { node, show({ state, chip }) {
+    own.hidden = state.chip !== OWN;
     dtype.offer(Object.keys(catalog.formats)
       .filter((name) => name !== "fp64" && arithmetic(catalog, chip, name))
       .map((name) => [name, bits(name), null, name]));
@@ -143,7 +160,7 @@ function question(catalog, change) {
       count.offer([...CHIPS, state.chips].sort((a, b) => a - b).map((n) => [n, String(n)]));
     }
     for (const [name, control] of Object.entries(controls)) {
-      if (name === "price" && control.value === state.price) continue; // leave what is being typed
+      if (control.value === state[name]) continue; // leave what is being typed as it is
       control.set(state[name] ?? "");
     }
     last = { ...state };
@@ -156,14 +173,19 @@ const users = (count) => `${whole(count)} user${count === 1 ? "" : "s"}`;
 // The verdict: whether it fits, and if not, what one press would change.
 
 function verdict(catalog, change) {
-  const node = h("div", { class: "verdict", "aria-live": "polite" });
+  const node = h("div", { class: "verdict", "aria-live": "polite", tabindex: -1 });
+  // The button that was pressed goes away: hand the focus to what it changed.
+  const press = (values) => () => {
+    change(values);
+    node.focus({ preventScroll: true });
+  };
   return { node, show({ fits, state, shape, chip, capacity, footprint: need, weight_bytes, users: room, longest }) {
     const count = state.chips === 1 ? `one ${chip.name}` : `${state.chips} × ${chip.name}`;
     const beyond = longest > shape.max_context
       ? h("p", { class: "soft" }, `${shape.name} was made for ${whole(shape.max_context)} tokens; beyond them this is arithmetic only.`)
       : null;
     if (fits === null) {
-      replace(node, h("p", {}, h("strong", {}, "Its memory is up to you. "), `${bytes(need)} are needed.`), beyond);
+      replace(node, h("p", {}, h("strong", {}, "Its memory is up to you. "), `It needs ${bytes(need)}.`), beyond);
     } else if (fits) {
       replace(node, h("p", {}, h("strong", {}, "It fits. "),
         `${bytes(need)} of ${bytes(capacity)} are taken; `,
@@ -176,7 +198,7 @@ function verdict(catalog, change) {
           : `Weights and caches take ${bytes(need)}; ${count} holds ${bytes(capacity)}. `,
         "The speeds below are what the chip's two numbers would allow."),
       h("p", { class: "fixes" }, fixes.length ? "Make it fit: " : "", fixes.map(([label, values]) =>
-        h("button", { type: "button", onclick: () => change(values) }, label))), beyond);
+        h("button", { type: "button", onclick: press(values) }, label))), beyond);
     }
   } };
 }
@@ -211,11 +233,11 @@ function tiles() {
   return { node, show({ state, ttft, tpot, prefill, decode, dollars_out, dollars_in }) {
     const colour = (bound) => (bound === "compute" ? "compute" : "bytes");
     replace(node,
-      tile("Tokens per second, at most", number(decode.tokens_per_second, 4), "",
-        state.batch > 1 ? `${number(1 / tpot, 3)} for each of ${whole(state.batch)} users` : "for the one user",
+      tile("Tokens per second", number(decode.tokens_per_second, 4), "",
+        state.batch > 1 ? `at most; ${number(1 / tpot, 3)} for each of ${whole(state.batch)} users` : "at most, for the one user",
         colour(decode.bound)),
       tile("First token (TTFT)", ...split(seconds(ttft)), `one prompt of ${tokens(state.prompt)}, no queue`, colour(prefill.bound)),
-      tile("Each token after (TPOT)", ...split(seconds(tpot)), `one step for ${users(state.batch)}`, colour(decode.bound)),
+      tile("Each one after (TPOT)", ...split(seconds(tpot)), `one step for ${users(state.batch)}`, colour(decode.bound)),
       tile("A million tokens", dollars(dollars_out), "", `written; ${dollars(dollars_in)} read`, "soft"));
   } };
 }
@@ -230,7 +252,7 @@ function memory() {
   onWidth(canvas, () => draw());
   return { node, show({ state, capacity, footprint: need, weight_bytes, kv_bytes_per_user, chip }) {
     const kv = need - weight_bytes;
-    replace(caption, "Memory: ", h("b", { class: "bytes" }, `weights ${bytes(weight_bytes)}`), " + ",
+    replace(caption, h("strong", {}, "Does it fit? "), h("b", { class: "bytes" }, `Weights ${bytes(weight_bytes)}`), " + ",
       h("b", { class: "kv" }, `KV cache ${bytes(kv)}`),
       capacity === null ? "" : ` against ${bytes(capacity)}`);
     draw = () => {
@@ -252,11 +274,12 @@ function memory() {
       s("rect", { class: "kv", x: x(weight_bytes) + 1.5, y, width: Math.max(2, x(kv) - 1.5), height, rx: 2 }),
       lanes.map((at) => s("line", { class: "lane", x1: at, x2: at, y1: y, y2: y + height })),
       need > capacity && capacity !== null
-        ? s("rect", { class: "over", x: x(capacity), y: y - 3, width: x(need) - x(capacity), height: height + 6 }) : null,
-      walls.map((at) => s("line", { class: "wall", x1: at, x2: at, y1: y - 4, y2: y + height + 5 })),
+        ? [s("rect", { class: "over", x: x(capacity), y: y - 3, width: x(need) - x(capacity), height: height + 6 }),
+          x(need) - x(capacity) > 110 ? label(x(need), `${bytes(need - capacity)} too much`, "end") : null] : null,
+      walls.map((at, i) => s("line", { class: i === walls.length - 1 ? "wall" : "wall inner", x1: at, x2: at, y1: y - 4, y2: y + height + 5 })),
       walls.length && walls.length <= 8
         ? walls.map((at, i) => (walls.length <= 3 || i === walls.length - 1
-          ? label(at, `${i + 1} chip${i ? "s" : ""}: ${bytes((i + 1) * chip.memory_bytes)}`, "end") : null)) : null));
+          ? label(at, `${i + 1} chip${i ? "s" : ""}, ${bytes((i + 1) * chip.memory_bytes)}`, "end") : null)) : null));
     };
     draw();
   } };
@@ -267,7 +290,9 @@ function memory() {
 function roofline() {
   const canvas = h("div", {});
   const caption = h("figcaption", {});
-  const node = h("figure", { class: "roofline" }, caption, canvas);
+  const rings = h("p", { class: "soft" }, "Rings: a decode step's weights, which all users share, and "
+    + "its KV cache, which nobody shares. More users push the first to the right, never the second.");
+  const node = h("figure", { class: "roofline" }, caption, canvas, rings);
   let plot = null;
   let answer = null;
   onWidth(canvas, (width) => {
@@ -277,10 +302,10 @@ function roofline() {
   });
   return { node, show(next) {
     answer = next;
-    const { prefill, decode, ridge } = answer;
-    const side = ({ intensity, bound }) => [h("b", {}, number(intensity, 3)), " FLOP/B, waits for ",
+    const { prefill, decode } = answer;
+    const side = ({ intensity, bound }) => [`${number(intensity, 3)}\u00a0FLOP/B, for `,
       bound === "compute" ? h("b", { class: "compute" }, "arithmetic") : h("b", { class: "bytes" }, "bytes")];
-    replace(caption, "Roofline: prefill at ", side(prefill), "; decode at ", side(decode), ".");
+    replace(caption, h("strong", {}, "What does it wait for? "), "Prefill, at ", side(prefill), "; decode, at ", side(decode), ".");
     plot?.show(answer);
   } };
 }
@@ -289,29 +314,31 @@ function frame(width) {
   const small = width < 480;
   const height = Math.round(Math.min(400, Math.max(280, width * 0.56)));
   const left = small ? 48 : 64;
-  const [right, top, bottom] = [width - 8, 26, height - 46];
+  const [right, top, bottom] = [width - 16, 26, height - 46];
   const [low, high] = [0.5, 1e5];
   const x = log([low, high], [left, right]);
   const roof = s("g", {});
   const dots = s("g", {});
-  const block = s("g", { class: "mark" }, s("rect", { class: "compute", x: -15, y: -7, width: 30, height: 14, rx: 3 }),
+  const block = s("g", { class: "mark" }, s("rect", { class: "glyph", x: -15, y: -7, width: 30, height: 14, rx: 3 }),
     s("text", { y: 25, "text-anchor": "middle" }, "prefill"));
   const ticks = s("g", { class: "mark" },
-    [-12, -6, 0, 6, 12].map((at) => s("rect", { class: "bytes", x: at - 1.5, y: -8, width: 3, height: 16 })),
+    s("rect", { class: "halo", x: -16, y: -10, width: 32, height: 20, rx: 4 }),
+    [-12, -6, 0, 6, 12].map((at) => s("rect", { class: "glyph", x: at - 1.5, y: -8, width: 3, height: 16 })),
     s("text", { x: 20, y: 5 }, "decode"));
   const axes = s("g", {});
   const alt = "Roofline plot: operations per second that are attainable against operations per byte, both axes logarithmic, with a prefill and a decode step on it.";
   const node = picture(width, height, alt, axes, roof, dots, ticks, block);
   let ceiling = null;
-  return { node, show({ prefill, decode, peak, bandwidth, ridge, state, chip }) {
-    const wanted = Math.max(1e16, 10 ** Math.ceil(Math.log10(peak * 1.7)));
-    const floor = 1e11;
+  return { node, show({ prefill, decode, peak, bandwidth, ridge }) {
+    // Two fixed windows, so that a change of chip moves the roof and not the axis.
+    const [floor, least] = peak < 3e13 ? [1e9, 1e14] : [1e11, 1e16];
+    const wanted = Math.max(least, 10 ** Math.ceil(Math.log10(peak * 1.7)));
     const y = log([floor, wanted], [bottom, top]);
     if (wanted !== ceiling) {
       ceiling = wanted;
       const rate = (value) => flopRate(value).replace("FLOP/s", "").trim();
       replace(axes,
-        axisX(x, bottom, { top, ticks: [1, 10, 100, 1e3, 1e4, 1e5].filter((v) => v <= high), format: whole,
+        axisX(x, bottom, { top, ticks: [1, 10, 100, 1e3, 1e4, 1e5].filter((v) => v <= high), format: (v) => (v < 1000 ? whole(v) : `${v / 1000}k`),
           title: "operations per byte moved (FLOP/B)" }),
         axisY(y, left, { right, format: rate, title: "attainable FLOP/s" }));
     }
@@ -321,30 +348,36 @@ function frame(width) {
     const [x0, y0] = at(start, bandwidth * start);
     const [xr, yr] = at(ridge, peak);
     const slope = (Math.atan2(yr - y0, xr - x0) * 180) / Math.PI;
-    const middle = at(Math.sqrt(start * ridge), bandwidth * Math.sqrt(start * ridge));
+    const spots = [prefill, decode, decode.parts.attention].map(
+      ({ intensity, flops, seconds: time }) => at(intensity, flops / time));
+    const clear = ([px, py]) => Math.min(...spots.map(([sx, sy]) => Math.hypot(sx - px, sy - py)));
+    const along = [0.5, 0.3, 0.7].map((share) => start * (ridge / start) ** share)
+      .map((intensity) => at(intensity, bandwidth * intensity));
+    const middle = along.reduce((best, spot) => (clear(spot) > clear(best) + 12 ? spot : best));
     replace(roof,
       s("rect", { class: "bytes shade", x: left, y: top, width: xr - left, height: bottom - top }),
       s("rect", { class: "compute shade", x: xr, y: top, width: right - xr, height: bottom - top }),
       s("line", { class: "ridge", x1: xr, x2: xr, y1: yr, y2: bottom }),
       s("path", { class: "bytes line", d: `M${x0} ${y0}L${xr} ${yr}` }),
       s("path", { class: "compute line", d: `M${xr} ${yr}H${right}` }),
-      s("text", { class: "bytes name", transform: `translate(${middle}) rotate(${slope})`, y: -8, "text-anchor": "middle" },
+      s("text", { class: "bytes name", transform: `translate(${middle}) rotate(${slope})`, y: -13, "text-anchor": "middle" },
         byteRate(bandwidth)),
       s("text", { class: "compute name", x: right - 4, y: yr - 9, "text-anchor": "end" }, flopRate(peak)),
       s("text", { class: "ridge-name", x: xr + 6, y: bottom - 8 }, `ridge ${number(ridge, 4)}`));
-    const put = (mark, { intensity, flops, seconds: time }) => {
+    const put = (mark, { intensity, flops, seconds: time, bound }) => {
       const [mx, my] = at(intensity, flops / time);
+      mark.classList.toggle("waits-for-bytes", bound === "memory");
       mark.style.transform = `translate(${mx}px, ${my}px)`;
     };
     put(block, prefill);
     put(ticks, decode);
+    block.querySelector("text").setAttribute("y", Math.hypot(spots[0][0] - spots[1][0], spots[0][1] - spots[1][1]) < 90 ? -15 : 25);
     const matrices = together(decode, MATRICES);
     const attention = decode.parts.attention;
     const dot = (part, name, colour) => {
       if (!part.bytes || !part.flops) return null;
       const [dx, dy] = at(part.flops / part.bytes, part.flops / part.seconds);
-      const [mx, my] = at(decode.intensity, decode.flops / decode.seconds);
-      const near = Math.hypot(dx - mx, dy - my) < 46;
+      const near = spots.slice(0, 2).some(([mx, my]) => Math.hypot(dx - mx, dy - my) < 60);
       return s("g", { class: `dot ${colour}` }, s("circle", { cx: dx, cy: dy, r: 5 }),
         near ? null : s("text", { x: dx + 9, y: dy + 16 }, name));
     };
@@ -371,23 +404,26 @@ function timeline() {
       ["KV cache", together(decode, ["attention", "kv_write"]).seconds, decode.parts.attention.bound === "compute" ? "compute" : "kv"],
       ["activations", decode.parts.activations.seconds, "wait"],
     ];
-    replace(caption, "Time: the first token after ", h("b", {}, seconds(ttft)), ", then one every ", h("b", {}, seconds(tpot)),
+    replace(caption, h("strong", {}, "What does a user see? "), "The first token after ", h("b", {}, seconds(ttft)), ", then one every ", h("b", {}, seconds(tpot)),
       " (", shares.filter(([, time]) => time > 0.005 * tpot).map(([name, time, colour], i) =>
         [i ? " + " : "", h("b", { class: colour }, `${name} ${seconds(time)}`)]), ").");
     draw = () => {
       const width = canvas.clientWidth;
       if (!width) return;
+      const colour = ({ bound }) => (bound === "compute" ? "compute" : "bytes");
       const total = Math.max(1.35 * ttft, ttft + 12 * tpot);
       const x = linear([0, total], [0, width - 14]);
       const gap = x(tpot);
       const count = Math.floor((total - ttft) / tpot);
       const ticks = gap >= 3
-        ? Array.from({ length: count }, (_, i) => s("rect", { class: "bytes", x: x(ttft + (i + 1) * tpot) - 1.25, y: 4, width: 2.5, height: 34 }))
-        : s("rect", { class: "bytes blur", x: x(ttft), y: 4, width: x(total) - x(ttft), height: 34 });
+        ? Array.from({ length: count }, (_, i) => s("rect", { class: colour(decode), x: x(ttft + (i + 1) * tpot) - 1.25, y: 4, width: 2.5, height: 34 }))
+        : [s("rect", { class: `${colour(decode)} blur`, x: x(ttft), y: 4, width: x(total) - x(ttft), height: 34 }),
+          x(total) - x(ttft) > 70 ? s("text", { class: "in", x: (x(ttft) + x(total)) / 2, y: 26, "text-anchor": "middle" }, "decode") : null];
       const marks = x.ticks(width < 480 ? 3 : 6);
       replace(canvas, picture(width, 74, `Timeline: a first token after ${seconds(ttft)}, then one every ${seconds(tpot)}.`,
-        axisX(x, 44, { ticks: marks, format: (t) => (t === 0 ? "Enter" : seconds(t)) }),
-        s("rect", { class: prefill.bound === "compute" ? "compute" : "bytes", x: 0, y: 4, width: Math.max(1.5, x(ttft)), height: 34, rx: 3 }),
+        axisX(x, 44, { ticks: marks.filter((t) => t > 0 && x(t) < width - 24), format: seconds }),
+        s("text", { class: "tick", y: 62 }, "Enter"),
+        s("rect", { class: colour(prefill), x: 0, y: 4, width: Math.max(1.5, x(ttft)), height: 34, rx: 3 }),
         x(ttft) > 90 ? s("text", { class: "on", x: x(ttft) / 2, y: 26, "text-anchor": "middle" }, "prefill") : null, ticks));
     };
     draw();
@@ -450,17 +486,25 @@ function equations(catalog) {
 
 // The same question for the command line, and where all of this is wrong.
 
-function command() {
+function command(catalog, change, model) {
+  const { count, median, best } = model.get("published");
   const code = h("code", {});
+  const says = h("p", { class: "soft" });
   const node = h("div", { class: "last" },
     h("p", { class: "wrong" }, h("strong", {}, "Where this is wrong: "),
-      "it is a limit, not a forecast. Launches, scheduling and the talk between chips cost nothing here; "
-      + "published engines reach 0.4 to 0.95 of it for one user."),
-    h("p", { class: "soft" }, "The same from a terminal:"), h("pre", { tabindex: 0 }, code));
+      "it is a limit, not a forecast, since launches, scheduling and the talk between chips cost nothing here; "
+      + `of ${count} published speeds for one user the best reaches ${number(best, 2)} of it, the median ${number(median, 2)}.`),
+    says, h("pre", { tabindex: 0 }, code));
   return { node, show({ state }) {
     const { model, chip, chips, dtype, kvDtype, prompt, context, batch } = state;
+    says.textContent = chip === OWN ? "A terminal measures the two numbers of your machine:"
+      : "The same from a terminal:";
+    if (chip === OWN) {
+      code.textContent = "inferlab device";
+      return;
+    }
     const options = [["model", model], ["device", chip], ["prompt", prompt], context !== prompt && ["context", context],
-      batch !== 1 && ["batch", batch], ["dtype", dtype], kvDtype && ["kv-dtype", kvDtype], chips !== 1 && ["chips", chips]];
+      batch !== 1 && ["batch", batch], dtype !== catalog.chips[chip].default_dtype && ["dtype", dtype], kvDtype && ["kv-dtype", kvDtype], chips !== 1 && ["chips", chips]];
     code.textContent = "inferlab explain " + options.filter(Boolean).map(([name, value]) => `--${name} ${value}`).join(" ");
   } };
 }
@@ -472,6 +516,7 @@ const CSS = `
   background: var(--panel); }
 .sentence { margin: 0; font-size: 1.25rem; line-height: 1.75; }
 .question select, .question input[type="number"] { background-color: var(--paper); }
+.verdict:focus { outline: none; }
 .verdict { padding-left: 0.9rem; border-left: 4px solid var(--ink); }
 .verdict p { margin: 0 0 0.35rem; }
 .verdict p:last-child { margin: 0; }
@@ -479,21 +524,27 @@ const CSS = `
 .fixes button { border-color: var(--bytes); color: var(--bytes); font-weight: 650; }
 .tiles { display: grid; grid-template-columns: repeat(4, 1fr); gap: 0.5rem 1.25rem; margin: 0; }
 .tiles > div { border-top: 3px solid currentColor; padding-top: 0.5rem; min-width: 0; }
-.tiles dt { color: var(--soft); font-size: 0.8125rem; line-height: 1.3; min-height: 2.1rem; }
+.tiles dt { color: var(--soft); font-size: 0.8125rem; line-height: 1.3; }
 .tiles dd { margin: 0; }
 .tiles .value { font-size: 1.9rem; font-weight: 700; letter-spacing: -0.02em; line-height: 1.2; white-space: nowrap; }
 .tiles .value small { font-size: 0.55em; font-weight: 600; letter-spacing: 0; margin-left: 0.25em; }
 .tiles .note { color: var(--soft); font-size: 0.8125rem; line-height: 1.35; }
 .tiles .soft .value { color: var(--ink); }
 figcaption { margin-bottom: 0.6rem; }
+figcaption strong { display: block; font-size: 1.05rem; }
+figure > p { margin: 0.4rem 0 0; font-size: 0.875rem; }
 .memory .room { fill: none; stroke: var(--soft); }
 .memory .lane { stroke: var(--paper); stroke-width: 1; }
 .memory .wall { stroke: var(--ink); stroke-width: 2; }
+.memory .inner { stroke-width: 1; opacity: 0.6; }
 .memory .over { fill: var(--paper); opacity: 0.62; }
 .roofline .shade { opacity: 0.07; }
 .roofline .ridge { stroke: var(--soft); stroke-dasharray: 3 4; }
 .roofline .ridge-name { fill: var(--soft); font-size: 12px; }
 .roofline .name { font-weight: 650; }
+.roofline .glyph { fill: var(--compute); }
+.roofline .waits-for-bytes .glyph { fill: var(--bytes); }
+.roofline .halo { fill: var(--paper); }
 .roofline .mark { transition: transform 0.25s ease-out; }
 .roofline .mark text, .roofline .dot text { font-weight: 650; paint-order: stroke; stroke: var(--paper); stroke-width: 4px;
   stroke-linejoin: round; }
@@ -501,13 +552,15 @@ figcaption { margin-bottom: 0.6rem; }
 .roofline .dot circle { fill: var(--paper); stroke: currentColor; stroke-width: 2.5; }
 .roofline .dot text { font-size: 12px; font-weight: 500; }
 .timeline .on { fill: var(--paper); font-weight: 650; }
-.timeline .blur { opacity: 0.45; }
+.timeline .blur { opacity: 0.3; }
+.timeline .in { font-weight: 650; }
 .equations { margin: 0; border-top: 1px solid var(--rule); font-size: 0.875rem; }
 .equations > div { display: grid; grid-template-columns: 11rem 1fr; gap: 0.1rem 1rem; padding: 0.5rem 0;
   border-bottom: 1px solid var(--rule); }
 .equations dt { color: var(--soft); }
 .equations dd { margin: 0; }
 .equations b { font-weight: 600; }
+.equations .plain { font-weight: 400; }
 .last p { margin: 0 0 0.6rem; }
 .last pre { margin: 0; padding: 0.75rem 1rem; background: var(--panel); border-radius: 8px; white-space: pre-wrap;
   overflow-wrap: anywhere; font-size: 0.8125rem; line-height: 1.6; }

@@ -33,11 +33,12 @@ export function replace(node, ...children) {
 }
 
 // The width that is left to `node`, now and whenever it changes: what a drawing lays itself out by.
+// Widths too narrow for any drawing occur while a page is being laid out.
 export function onWidth(node, draw) {
   let last = 0;
   new ResizeObserver(([entry]) => {
     const width = Math.round(entry.contentRect.width);
-    if (width > 0 && width !== last) draw((last = width));
+    if (width >= 200 && width !== last) draw((last = width));
   }).observe(node);
 }
 
