@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from typing import Any
 
 from inferlab.explorers import Explorer, show
 from inferlab.explorers.catalog import catalog
-from inferlab.theory import measurements
+from inferlab.figures import roofline, style
+from inferlab.theory import explain, hardware, measurements, models, units
 
 #: A 70B on one H100: too large for it, which is the first thing to learn.
 START: dict[str, Any] = {
@@ -37,8 +39,30 @@ def calculator(*, link: bool = False, **start: Any) -> Explorer:
 
     With `link` the settings are kept in the page's address, so that they can be sent to someone.
     """
-    data = {"catalog": catalog(), "start": START | start, "link": link, "published": _published()}
-    return show("calculator", data, alt=ALT)
+    settings = START | start
+    data = {"catalog": catalog(), "start": settings, "link": link, "published": _published()}
+    return show("calculator", data, alt=ALT, still=still(settings))
+
+
+def still(settings: Mapping[str, Any]) -> str:
+    """Return the roofline of the Calculator's first state, for paper and for notebook viewers."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    shape, chip = models.get(settings["model"]), hardware.get(settings["chip"])
+    names = ("prompt", "batch", "context", "dtype", "kvDtype", "chips")
+    prefill, decode = explain.place(shape, chip, *(settings[name] for name in names))
+    speed = settings["batch"] / decode.seconds
+    where = f"{settings['chips']} × {chip.name}"
+    title = f"{shape.name} on {where}: at most {speed:,.4g} tokens/s"
+    with mpl.rc_context():
+        style.use()
+        figure = Figure()
+        axes = figure.add_subplot()
+        roofline.draw(axes, {"prefill": prefill, "decode": decode})
+        axes.set_title(title)
+        first = units.seconds_text(prefill.seconds)
+        return style.themed(figure, alt=f"{title}; first token after {first} at best.").html
 
 
 def _published() -> dict[str, float]:
