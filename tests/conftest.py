@@ -132,3 +132,11 @@ def site() -> Path:
     if not (SITE / "index.html").exists():
         pytest.skip("the book is not built: make book")
     return SITE
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items) -> None:
+    """Mark whatever needs a browser, so that `-m browser` finds it."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.browser)

@@ -19,6 +19,7 @@ import hashlib
 import re
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import jupytext
@@ -29,16 +30,14 @@ from nbformat import NotebookNode
 
 ROOT = Path(__file__).resolve().parents[1]
 TWINS, NOTEBOOKS, PACKAGE = ROOT / "book" / "chapters", ROOT / "notebooks", ROOT / "src"
-#: Other files that name the repository.
+#: Other files that name the repository; the last one says under which address they do.
 STAMPED = ("README.md", "CITATION.cff", "CONTRIBUTING.md", "CHANGELOG.md", "pyproject.toml")
-ADDRESS = re.compile(r"github\.com/[\w.-]+/fundamentals-of-llm-inference")
-COLAB = re.compile(r"(colab\.research\.google\.com/github)/[\w.-]+/[\w.-]+(?=/blob/)")
 
 SETUP = """\
 import importlib.util
 import os
 
-if not importlib.util.find_spec("inferlab"):  # Colab: install it, and leave torch as it is
+if not importlib.util.find_spec("inferlab"):  # Colab: torch stays as is
     home = "git+{address}"
     source = os.environ.get("INFERLAB_SOURCE", home)
     %pip install -q "inferlab[engine] @ {{source}}"
@@ -46,21 +45,21 @@ from inferlab import notebook
 
 notebook.setup()"""
 
-LIVE_ONLY = (
-    '<p class="live-only">A live panel stands here in a running notebook: open this page in Colab '
-    "(the rocket above) or run <code>make lab</code>.</p>"
-)
-
 
 def address() -> str:
     """Return the repository's address, such as https://github.com/owner/name."""
     return yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["repository"]["url"]
 
 
-def stamp(text: str) -> str:
-    """Return `text` with the repository's address put wherever one of ours stands."""
-    home = address().removeprefix("https://")
-    return COLAB.sub(rf"\1/{home.removeprefix('github.com/')}", ADDRESS.sub(home, text))
+def stamped() -> str:
+    """Return the address that the last stamping left."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return project["urls"]["Repository"]
+
+
+def stamp(text: str, old: str, new: str) -> str:
+    """Return `text` with the owner and name of `old` replaced by those of `new`, Colab's too."""
+    return text.replace(old.removeprefix("https://github.com/"), new.split("github.com/")[1])
 
 
 def setup_cell() -> str:
@@ -97,7 +96,7 @@ def used_files(book: NotebookNode) -> list[Path]:
         parts = name.split(".")
         found |= {".".join(parts[:i]) for i in range(1, len(parts))}
     files = set()
-    for name in found:
+    for name in found - {"inferlab"}:  # of the package itself only the version shows
         path = PACKAGE.joinpath(*name.split("."))
         if path.is_dir():
             files.add(path / "__init__.py")
@@ -105,8 +104,7 @@ def used_files(book: NotebookNode) -> list[Path]:
             files |= set(data)
         else:
             files.add(path.with_suffix(".py"))
-    # Of the package itself only the version shows.
-    return sorted(f for f in files if f.exists() and f != PACKAGE / "inferlab" / "__init__.py")
+    return sorted(file for file in files if file.exists())
 
 
 def _imports(cell: NotebookNode) -> set[str]:
@@ -146,9 +144,8 @@ def execute(book: NotebookNode) -> None:
     NotebookClient(book, timeout=300, resources=resources, record_timing=False).execute()
     book.metadata.pop("widgets", None)
     for cell in book.cells:
-        for i, output in enumerate(cell.get("outputs", [])):
-            if any("widget-view" in kind for kind in output.get("data", {})):
-                cell.outputs[i] = nbformat.v4.new_output("display_data", {"text/html": LIVE_ONLY})
+        for output in cell.get("outputs", []):  # a panel leaves its line of HTML, no state
+            output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
 
 
 def tidy(book: NotebookNode) -> None:
@@ -196,14 +193,13 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="execute again even if nothing changed")
     parser.add_argument("--check", action="store_true", help="only say what would change")
     options = parser.parse_args()
-    changed = []
+    changed, old, new = [], stamped(), address()
     for name in STAMPED:
-        file = ROOT / name
-        text = file.read_text(encoding="utf-8")
-        if stamp(text) != text:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        if stamp(text, old, new) != text:
             changed.append(name)
             if not options.check:
-                file.write_text(stamp(text), encoding="utf-8")
+                (ROOT / name).write_text(stamp(text, old, new), encoding="utf-8")
     for twin in sorted(TWINS.glob("*.md")):
         wanted = not options.names or any(twin.name.startswith(start) for start in options.names)
         if wanted and sync(twin, run=options.all, check=options.check):

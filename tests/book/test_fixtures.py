@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.browser
-
 
 def test_a_quiet_page_has_no_problem(visit):
     seen = visit("<h1>calm</h1>")

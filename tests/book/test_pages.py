@@ -1,0 +1,201 @@
+"""Every page of the built book: whole, quiet with no network, readable on a phone and at night."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import inferlab
+from inferlab.figures import style
+
+_spec = importlib.util.spec_from_file_location("pages", Path(__file__).with_name("pages.py"))
+pages = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(pages)
+
+ROOT = pages.ROOT
+EVERY_PAGE = pytest.mark.parametrize("name", pages.names())
+LOOKS = pytest.mark.parametrize(
+    ("width", "theme"), [(1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")]
+)
+
+
+@cache
+def parsed(path: Path) -> pages.Page:
+    return pages.Page(path.read_text(encoding="utf-8"))
+
+
+def rgb(colour: str) -> str:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgb({red}, {green}, {blue})"
+
+
+# ---- without a browser ---------------------------------------------------------------------------
+
+
+@EVERY_PAGE
+def test_links_anchors_and_files_resolve(site, name):
+    page = site / f"{name}.html"
+    for target in parsed(page).links + parsed(page).loads:
+        parts = urlsplit(target)
+        if parts.scheme or parts.netloc:
+            continue
+        file = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+        assert file.exists(), f"{name} points to {target}, which is not there"
+        if parts.fragment and file.suffix == ".html":
+            assert unquote(parts.fragment) in parsed(file).ids, f"{name}: no anchor {target}"
+
+
+@EVERY_PAGE
+def test_nothing_is_loaded_from_elsewhere(site, name):
+    page = site / f"{name}.html"
+    outside = [t for t in parsed(page).loads if urlsplit(t).scheme in ("http", "https")]
+    assert outside == []
+    assert "preload" not in page.read_text(encoding="utf-8")
+
+
+@EVERY_PAGE
+def test_a_page_weighs_less_than_a_photograph(site, name):
+    page = site / f"{name}.html"
+    own = {(page.parent / urlsplit(t).path).resolve() for t in parsed(page).loads}
+    images = sum(f.stat().st_size for f in own if f.parent.name == "_images")
+    assert page.stat().st_size + images < 1_500_000
+
+
+@EVERY_PAGE
+def test_the_version_stands_in_the_footer(site, name):
+    text = (site / f"{name}.html").read_text(encoding="utf-8")
+    assert f'<span class="version">{inferlab.__version__}</span>' in text
+
+
+def test_notebook_pages_offer_colab(site):
+    notebooks = [name for name in pages.names() if name.startswith("notebooks/")]
+    assert notebooks
+    for name in notebooks:
+        links = parsed(site / f"{name}.html").links
+        assert any(
+            link.startswith("https://colab.research.google.com/github/")
+            and link.endswith(f"/blob/main/{name}.ipynb")
+            for link in links
+        )
+
+
+def test_the_first_page_is_found_from_the_folder(site):
+    assert "book/intro.html" in (site / "index.html").read_text(encoding="utf-8")
+
+
+# ---- in a browser --------------------------------------------------------------------------------
+
+
+@EVERY_PAGE
+@LOOKS
+def test_a_page_is_quiet_and_whole(visit, site, name, width, theme):
+    seen = visit(site / f"{name}.html", width=width, theme=theme)
+    page = seen.page
+    page.evaluate(MATHS_DONE)
+    page.wait_for_timeout(150)
+    assert seen.problems == []
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+    tones = style.LIGHT if theme == "light" else style.DARK
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == rgb(tones["paper"])
+    assert page.evaluate(TOO_WIDE) == [0, []]
+    assert page.evaluate(UNDRAWN_MATHS) == []
+    assert page.evaluate(SILENT_PICTURES) == []
+    if width == 1280:
+        assert page.evaluate(CUT_CODE) == [], "code is cut off on a laptop"
+
+
+MATHS_DONE = "window.MathJax === undefined || MathJax.startup.promise.then(() => true)"
+
+#: How far the page scrolls sideways, and what sticks out of it without a scroll bar of its own.
+TOO_WIDE = """() => {
+  const w = document.documentElement.clientWidth;
+  const scrolls = "pre, .pst-scrollable-table-container, .text_html, mjx-container, .cell_output";
+  return [document.documentElement.scrollWidth - w,
+    [...document.querySelectorAll("article *")]
+      .filter(e => e.getBoundingClientRect().right > w + 1 && !e.closest(scrolls))
+      .map(e => e.outerHTML.slice(0, 100))] }"""
+
+#: Formulas without a drawing, or drawn as an error.
+UNDRAWN_MATHS = """() => [...document.querySelectorAll("article .math")]
+  .filter(m => !m.querySelector("mjx-container svg") || m.querySelector("[data-mjx-error]"))
+  .map(m => m.outerHTML.slice(0, 100))"""
+
+#: Images, drawings and explorers that say nothing to a reader who can't see them.
+SILENT_PICTURES = """() => {
+  const label = e => (e.getAttribute("aria-label") || e.getAttribute("alt")
+    || e.querySelector(":scope > title")?.textContent || "").trim();
+  const named = "[aria-hidden=true], mjx-container, [role=img][aria-label]";
+  return [...document.querySelectorAll("article :is(img, svg, .inferlab-explorer)")]
+    .filter(e => label(e).length < 8 && !(e.tagName === "svg" && e.closest(named)))
+    .map(e => e.outerHTML.slice(0, 120)) }"""
+
+#: The longest line of each code cell that does not fit its box.
+CUT_CODE = """() => {
+  for (const d of document.querySelectorAll("details")) d.open = true;
+  return [...document.querySelectorAll("article .cell_input pre")]
+    .filter(e => e.scrollWidth > e.clientWidth)
+    .map(e => e.textContent.split("\\n").reduce((a, b) => b.length > a.length ? b : a)) }"""
+
+
+@pytest.mark.parametrize("width", [1280, 1920])
+def test_a_line_of_text_holds_60_to_80_characters(visit, site, width):
+    page = visit(site / "book/intro.html", width=width).page
+    words = "the quick brown fox jumps over one lazy dog and reads each byte of its weights again "
+    page.evaluate("document.fonts.ready")
+    lines = page.evaluate(
+        """words => { const p = document.createElement("p"); p.textContent = words.repeat(40);
+        document.querySelector("article section").append(p);
+        return p.getBoundingClientRect().height / parseFloat(getComputedStyle(p).lineHeight) }""",
+        words,
+    )
+    assert 60 <= len(words) * 40 / lines <= 80
+
+
+def test_the_fonts_are_those_in_the_folder(visit, site):
+    page = visit(site / "book/intro.html").page
+    loaded = page.evaluate(
+        """() => document.fonts.ready.then(() => [...document.fonts]
+        .filter(f => f.status === "loaded").map(f => f.family.replaceAll('"', "")))"""
+    )
+    assert {"Source Serif", "Inter"} <= set(loaded)
+
+
+def test_the_theme_switch_reaches_every_theme(visit, site):
+    seen = visit(site / "book/intro.html")
+    themes = set()
+    for _ in range(3):
+        seen.page.click(".theme-switch-button")
+        themes.add(seen.page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert themes == {rgb(style.LIGHT["paper"]), rgb(style.DARK["paper"])}
+    assert seen.problems == []
+
+
+def test_search_finds_a_page_with_no_network(visit, site):
+    seen = visit(site / "search.html", fragment="?q=token")
+    seen.page.wait_for_selector("#search-results li a")
+    assert seen.problems == []
+
+
+def test_the_menu_opens_on_a_phone(visit, site):
+    seen = visit(site / "book/intro.html", width=360, touch=True)
+    seen.page.tap(".primary-toggle")
+    link = seen.page.locator(".bd-sidebar-primary a", has_text="Glossary")
+    link.tap()
+    seen.page.wait_for_url(re.compile(r"glossary\.html"))
+    assert seen.problems == []
+
+
+def test_the_palette_of_the_pages_is_that_of_the_figures(visit, site):
+    page = visit(site / "book/intro.html").page
+    roles = json.dumps(list(style.LIGHT))
+    tones = page.evaluate(
+        f"""() => {{ const s = getComputedStyle(document.body);
+        return Object.fromEntries({roles}.map(r => [r, s.getPropertyValue("--" + r).trim()])) }}"""
+    )
+    assert tones == dict(style.LIGHT)
