@@ -104,7 +104,7 @@ def use() -> None:
     if ipython is not None and ipython.get_ipython() is not None:
         from matplotlib_inline.backend_inline import set_matplotlib_formats
 
-        set_matplotlib_formats("svg")
+        set_matplotlib_formats("svg", metadata={"Date": None})
 
 
 def svg(figure: Figure) -> str:
