@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
-from inferlab.errors import InferlabError
+from inferlab.errors import InferlabError, unknown
 from inferlab.theory import formats
 from inferlab.theory.shapes import ModelShape, Weights
 
@@ -176,9 +176,9 @@ def forward(
     `attention_flops`). `stored` gives the true bytes of all weights of "projections", "ffn" and
     "logits" as a checkpoint holds them, in place of what `dtype` implies.
     """
-    for name, value, least in (("tokens", tokens, 1), ("batch", batch, 1), ("context", context, 0)):
-        if value < least:
-            raise InferlabError(f"{name} is {value}: it must be at least {least}")
+    _check_counts(tokens=tokens, batch=batch, context=context)
+    _check_choice("logits", logits, Logits)
+    _check_choice("latent", latent, LatentForm)
     rows = tokens * batch
     sampled = {"last": batch, "all": rows, "none": 0}[logits]
     kv_dtype = kv_dtype or formats.activation_format(dtype)
@@ -206,6 +206,17 @@ def forward(
             ),
         }
     )
+
+
+def _check_counts(*, tokens: int, batch: int, context: int) -> None:
+    for name, value, least in (("tokens", tokens, 1), ("batch", batch, 1), ("context", context, 0)):
+        if value < least:
+            raise InferlabError(f"{name} is {value}: it must be at least {least}")
+
+
+def _check_choice(name: str, value: str, choices: object) -> None:
+    if value not in get_args(choices):
+        raise unknown(name, value, get_args(choices))
 
 
 def attention_flops(
@@ -260,6 +271,7 @@ def activation_bytes(
     "unfused" runs norms, rotation, additions and the gate as kernels of their own. Scores that
     are written out come on top: see `score_bytes`.
     """
+    _check_choice("activations", traffic, Activations)
     d, ff, q, kv = shape.hidden, _ffn_width(shape), shape.query_width, shape.kv_width
     if traffic == "none":
         return 0.0
@@ -342,7 +354,10 @@ def weight_bytes_by_part(
         touched = expert * experts.expected_distinct(rows)
         full = expert * experts.count
     if stored:
-        parts.update({name: float(stored[name]) for name in parts if name in stored})
+        for name in stored:
+            if name not in parts:
+                raise unknown("part", name, parts)
+        parts.update(stored)
         # Of a file's experts a pass reads the share that it touches.
         if "ffn" in stored and experts:
             dense = size(shape.ffn_weights)

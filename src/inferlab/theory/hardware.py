@@ -101,6 +101,11 @@ class Hardware:
         return self.memory_bytes / self.bandwidth if self.memory_bytes else None
 
 
+def peak_of_units(clock: float, macs_per_cycle: float, units: int) -> float:
+    """Return operations per second of `units` equal units: clock x MACs per cycle x 2 x units."""
+    return clock * macs_per_cycle * 2 * units
+
+
 def get(name: str) -> Hardware:
     """Return the chip called `name`, such as "h100-sxm", in any case.
 

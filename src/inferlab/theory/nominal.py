@@ -14,6 +14,15 @@ from inferlab.theory import costs
 from inferlab.theory.costs import Cost, Part
 from inferlab.theory.shapes import ModelShape
 
+# Rules of thumb for English: Anyscale's "LLM numbers", and OpenAI's 100 tokens for 75 words.
+TOKENS_PER_WORD = 1.3
+TOKENS_PER_WORD_OPENAI = 100 / 75
+
+
+def tokens_of(words: float, tokens_per_word: float = TOKENS_PER_WORD) -> float:
+    """Return about how many tokens a text of `words` English words makes."""
+    return words * tokens_per_word
+
 
 def prefill(
     parameters: float, shape: ModelShape, tokens: int, *, causal: bool = False, element: float = 2

@@ -1,8 +1,9 @@
 """The roofline: which of a chip's two numbers a piece of work waits for, and how long.
 
-Attainable operations per second are min(peak, bandwidth x intensity) (Williams, Waterman and
-Patterson, 2009). A pass is not one kernel, so its parts get a roof each: a part takes the longer
-of its arithmetic and its bytes, and the parts follow one another.
+Attainable operations per second are min(peak, bandwidth x intensity): Samuel Williams, Andrew
+Waterman and David Patterson, Communications of the ACM 52(4), 2009. A pass is not one kernel, so
+its parts get a roof each: a part takes the longer of its arithmetic and its bytes, and the parts
+follow one another.
 """
 
 from __future__ import annotations

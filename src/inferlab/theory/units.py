@@ -27,12 +27,14 @@ def text(value: float | None, unit: str = "", digits: int = 3, *, least: int = -
     else:
         power = 0
     power = max(least, min(18, power))
-    number = value / 10.0**power
+    return f"{_plain(value / 10.0**power, digits)} {_PREFIXES[power]}{unit}".rstrip()
+
+
+def _plain(number: float, digits: int) -> str:
+    """Return a number without exponent or prefix, to `digits` digits, whole ones in full."""
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(number)))) if number else 0
     shown = f"{number:,.{decimals}f}"
-    if "." in shown:
-        shown = shown.rstrip("0").rstrip(".")
-    return f"{shown} {_PREFIXES[power]}{unit}".rstrip()
+    return shown.rstrip("0").rstrip(".") if "." in shown else shown
 
 
 def bytes_text(count: float | None, digits: int = 3) -> str:
@@ -47,7 +49,7 @@ def binary_bytes_text(count: float, digits: int = 3) -> str:
     while abs(count) >= 1024 and step < len(names) - 1:
         count /= 1024
         step += 1
-    return text(count, digits=max(digits, len(str(int(abs(count))))), least=0) + f" {names[step]}"
+    return f"{_plain(count, digits)} {names[step]}"
 
 
 def seconds_text(seconds: float | None, digits: int = 3) -> str:
