@@ -685,6 +685,13 @@ def test_claim_83_work_per_token_is_linear_and_in_total_quadratic():
     assert sum(costs.attention_flops(L70, 1, t) for t in range(2000)) == about(4 * total)
 
 
+@pytest.mark.parametrize("shape", models.all(), ids=lambda shape: shape.key)
+def test_claim_84_every_model_of_the_catalog_gains_by_a_cache(shape):
+    with_cache, without = costs.decode_step(shape, 1000), costs.prefill(shape, 1001)
+    assert shape.kv_width > 0
+    assert without.flops > 100 * with_cache.flops
+
+
 def test_claim_85_a_latent_per_token_not_two_vectors_per_head():
     v3 = models.get("deepseek-v3")
     assert v3.kv_width == 576

@@ -85,6 +85,8 @@ def test_empty_samples_are_errors_not_zeros():
     with pytest.raises(InferlabError):
         latency.duration([RequestTimes(0.0)])
     with pytest.raises(InferlabError):
+        latency.duration([RequestTimes(1.0, (1.0,))])
+    with pytest.raises(InferlabError):
         latency.percentile([1.0], 101)
 
 

@@ -118,6 +118,8 @@ def test_kv_of_grouped_queries():
         ({"hidden_size": None}, "hidden_size"),
         ({"num_hidden_layers": -3}, "num_hidden_layers"),
         ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
+        ({"hidden_size": 10**30}, "hidden_size"),
         ({"num_hidden_layers": 2.5}, "num_hidden_layers"),
         ({"vocab_size": "many"}, "vocab_size"),
         ({"num_attention_heads": True}, "num_attention_heads"),

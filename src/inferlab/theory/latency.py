@@ -108,7 +108,10 @@ def duration(requests: Sequence[RequestTimes]) -> float:
     ends = [end for r in requests for end in (*r.pieces[-1:], r.finished) if end is not None]
     if not ends:
         raise InferlabError("requests hold no time at which anything came back")
-    return max(ends) - min(r.scheduled for r in requests)
+    taken = max(ends) - min(r.scheduled for r in requests)
+    if taken <= 0:
+        raise InferlabError("requests took no time: the clock of their times does not move")
+    return taken
 
 
 def throughput(requests: Sequence[RequestTimes], seconds: float | None = None) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from inferlab.errors import InferlabError
 from inferlab.theory import costs, formats, roofline
 from inferlab.theory.hardware import Hardware
 from inferlab.theory.shapes import ModelShape
@@ -73,6 +74,8 @@ def sequences_that_fit(
     """Return how many sequences of `context` tokens fit beside the weights."""
     if hardware.memory_bytes is None:
         return None
+    if context < 1:
+        raise InferlabError(f"context is {context}: it must be at least 1")
     kv_dtype = kv_dtype or formats.activation_format(dtype)
     room = hardware.memory_bytes * chips - costs.weight_bytes(shape, dtype)
     return max(0, math.floor(room / costs.kv_bytes(shape, context, kv_dtype)))
@@ -118,6 +121,8 @@ def saturated_intensity(parameters: float, shape: ModelShape, context: int) -> f
 
     (2 P + 4 S d L) / (S kv): weights are shared by the batch, keys and values are not.
     """
+    if context < 1:
+        return math.inf
     attention = costs.attention_flops(shape, 1, context - 1)
     return (2 * parameters + attention) / (context * costs.kv_bytes_per_token(shape))
 

@@ -126,14 +126,17 @@ class _Fields:
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
-    def count(self, name: str, default: int | None = None, *, least: int = 1) -> int:
-        """Return a whole number of at least `least`."""
+    def count(
+        self, name: str, default: int | None = None, *, least: int = 1, most: int = 10**9
+    ) -> int:
+        """Return a whole number between `least` and `most`."""
         value = self._values.get(name, default)
         if value is None:
             raise InferlabError(f"{name} is missing from the config")
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise InferlabError(
-                f"{name} is {value!r} in the config: it must be a whole number of at least {least}"
+                f"{name} is {value!r} in the config: it must be a whole number"
+                f" from {least} to {most:,}"
             )
         return value
 
@@ -152,7 +155,7 @@ class _Fields:
 def _decoder(fields: _Fields, traits: Mapping[str, Any]) -> ModelShape:
     """Read the common layout: Llama's fields, and what its relatives added to them."""
     hidden = fields.count("hidden_size")
-    layers = fields.count("num_hidden_layers")
+    layers = fields.count("num_hidden_layers", most=10_000)
     heads = fields.count("num_attention_heads")
     kv_heads = fields.count("num_key_value_heads", heads if traits.get("multi_head") else None)
     if heads % kv_heads:
@@ -279,7 +282,7 @@ def _gpt2(fields: _Fields, traits: Mapping[str, Any]) -> ModelShape:
     positions = fields.count("n_positions")
     return ModelShape(
         name="",
-        layers=fields.count("n_layer"),
+        layers=fields.count("n_layer", most=10_000),
         hidden=hidden,
         intermediate=fields.count("n_inner", 4 * hidden),
         heads=heads,
