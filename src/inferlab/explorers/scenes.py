@@ -1,7 +1,8 @@
-"""The data of the moving pictures: what `explorers.show` is handed, computed by `inferlab.theory`.
+"""The moving pictures of the book, ready for a cell: `scenes.thirty_ms([(shape, chip, "bf16")])`.
 
-Each function returns a plain dict for the animation of its name, so that no picture holds a number
-of its own: `explorers.show("thirty-ms", scenes.thirty_ms(), alt="…")`.
+Each function returns an animation with its description and a still for paper. What it shows comes
+from the function of that name with `_data`: a plain dict, computed by `inferlab.theory` or out of a
+recorded request, so that no picture holds a number of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inferlab.errors import InferlabError
-from inferlab.theory import costs, formats, limits, roofline
+from inferlab.explorers import Explorer, show
+from inferlab.figures import stills, style
+from inferlab.theory import costs, formats, limits, roofline, units
 from inferlab.theory.costs import Cost
 from inferlab.theory.hardware import Hardware
 from inferlab.theory.shapes import ModelShape
@@ -21,6 +24,79 @@ STOPS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 
 def request(
+    record: Mapping[str, Any],
+    shape: ModelShape,
+    hardware: Hardware,
+    dtype: str,
+    *,
+    stored: Mapping[str, float] | None = None,
+) -> Explorer:
+    """Return animation "request": a recorded answer at the speed it had. See `request_data`."""
+    data = request_data(record, shape, hardware, dtype, stored=stored)
+    passes = data["passes"]
+    alt = (
+        f"A recorded request to {data['model']}: prefill of {passes[0]['tokens']} tokens takes "
+        f"{units.seconds_text(passes[0]['to'])}, then {len(passes) - 1} decode steps write the "
+        f"rest of the answer until {units.seconds_text(passes[-1]['to'])}; operations and bytes add up "
+        "below."
+    )
+    return _show("request", data, alt)
+
+
+def thirty_ms(
+    cases: Sequence[tuple[ModelShape, Hardware, str]], *, paces: Sequence[int] = (200, 2000)
+) -> Explorer:
+    """Return animation "thirty-ms": arithmetic and bytes of one token. See `thirty_ms_data`."""
+    data = thirty_ms_data(cases, paces=paces)
+    first = data["cases"][0]
+    alt = (
+        f"One decode step of {first['model']} on {first['chip']} in slow motion: the arithmetic is "
+        f"done after {1e3 * first['compute_s']:.3g} ms, the bytes arrive until "
+        f"{1e3 * first['memory_s']:.3g} ms."
+    )
+    return _show("thirty-ms", data, alt)
+
+
+def loop(
+    prompt: Sequence[str],
+    steps: Sequence[Mapping[str, Any]],
+    *,
+    model: str,
+    bytes_per_pass: float,
+) -> Explorer:
+    """Return animation "loop": what comes out goes in again. See `loop_data`."""
+    data = loop_data(prompt, steps, model=model, bytes_per_pass=bytes_per_pass)
+    alt = (
+        f"{data['model']} takes in {len(data['prompt'])} tokens of a prompt and puts out one; that "
+        f"token goes in for the next pass, {len(data['steps'])} times."
+    )
+    return _show("loop", data, alt)
+
+
+def shared_trip(
+    shape: ModelShape,
+    hardware: Hardware,
+    dtypes: Sequence[str] = ("bf16", "int4"),
+    *,
+    tokens: Sequence[int] = STOPS,
+    start: int = 256,
+) -> Explorer:
+    """Return animation "shared-trip": many tokens share a pass. See `shared_trip_data`."""
+    data = shared_trip_data(shape, hardware, dtypes, tokens=tokens, start=start)
+    alt = (
+        f"The weights of {data['model']} stream past {start} tokens in one pass and past a single "
+        f"token in another, on {data['chip']}; a slider sets how many tokens share the trip, and "
+        "two bars show the time of its arithmetic and of its bytes."
+    )
+    return _show("shared-trip", data, alt)
+
+
+def _show(name: str, data: Mapping[str, Any], alt: str) -> Explorer:
+    figure = getattr(stills, name.replace("-", "_"))(data)
+    return show(name, data, alt=alt, still=style.themed(figure, alt=alt).html)
+
+
+def request_data(
     record: Mapping[str, Any],
     shape: ModelShape,
     hardware: Hardware,
@@ -67,7 +143,7 @@ def request(
     return {"prompt": record["prompt"], "model": record["model"], "passes": passes}
 
 
-def thirty_ms(
+def thirty_ms_data(
     cases: Sequence[tuple[ModelShape, Hardware, str]], *, paces: Sequence[int] = (200, 2000)
 ) -> dict[str, Any]:
     """Return what animation "thirty-ms" shows: one decode step for each (model, chip, dtype).
@@ -96,7 +172,7 @@ def thirty_ms(
     return {"cases": shown, "start": "0", "paces": list(paces)}
 
 
-def loop(
+def loop_data(
     prompt: Sequence[str],
     steps: Sequence[Mapping[str, Any]],
     *,
@@ -121,7 +197,7 @@ def loop(
     }
 
 
-def shared_trip(
+def shared_trip_data(
     shape: ModelShape,
     hardware: Hardware,
     dtypes: Sequence[str] = ("bf16", "int4"),
@@ -160,7 +236,7 @@ def shared_trip(
                 ],
             }
         )
-    alone = shown[0]["passes"][0]["seconds"]
+    alone = roofline.place(costs.prefill(shape, 1, dtype=dtypes[0]), hardware, dtypes[0]).seconds
     return {
         "model": shape.name,
         "chip": hardware.name,

@@ -5,12 +5,61 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from inferlab.errors import InferlabError
+from inferlab.figures.draw import canvas
 from inferlab.figures.style import PALETTE
 from inferlab.theory import units
 from inferlab.theory.roofline import Placement
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Point = Placement | tuple[float, float]
+
+
+def plot(
+    peak: float,
+    bandwidth: float,
+    points: Mapping[str, Point],
+    *,
+    measured: Mapping[str, tuple[float, float]] | None = None,
+    title: str | None = None,
+) -> Figure:
+    """Draw the roof of `peak` FLOP/s and `bandwidth` bytes/s, and work under it by name.
+
+    `points` are predictions: placements, or pairs of intensity (FLOP/B) and FLOP/s. `measured`
+    pairs are drawn as rings; one that bears a prediction's name says what share of it was reached.
+    Blue work waits for bytes, orange work for arithmetic; prefill, like
+    all compute-bound work, is a block, decode a tick.
+    """
+    if peak <= 0 or bandwidth <= 0:
+        raise InferlabError("peak and bandwidth must be positive, in operations and bytes a second")
+    if not points and not measured:
+        raise InferlabError("points is empty: a roofline needs work to place")
+    ridge = peak / bandwidth
+    placed = {name: _pair(point) for name, point in points.items()}
+    figure, axes = canvas(title or _finding(placed or dict(measured or {}), ridge), 3.9)
+    _roof(axes, peak, bandwidth, [x for x, _ in (*placed.values(), *(measured or {}).values())])
+    rings = dict(measured or {})
+    for name, (intensity, rate) in placed.items():
+        reached = (
+            f"\nmeasured: {rings[name][1] / rate:.0%}".replace("%", " %") if name in rings else ""
+        )
+        _mark(axes, name + reached, intensity, rate, compute=intensity > ridge)
+    for name, (intensity, rate) in rings.items():
+        axes.plot(
+            intensity,
+            rate,
+            "o",
+            markersize=8,
+            markerfacecolor="none",
+            markeredgewidth=1.6,
+            markeredgecolor=PALETTE["ink"],
+        )
+        if name not in placed:
+            _name(axes, name, intensity, rate)
+    return figure
 
 
 def draw(axes: Axes, points: Mapping[str, Placement]) -> None:
@@ -21,44 +70,101 @@ def draw(axes: Axes, points: Mapping[str, Placement]) -> None:
     """
     ridge = next(iter(points.values())).ridge
     peak = max(point.attainable * max(1.0, ridge / point.intensity) for point in points.values())
-    low = min(0.5, *(point.intensity / 2 for point in points.values()))
-    high = max(1e4, *(point.intensity * 2 for point in points.values()))
-    compute, memory, ink = PALETTE["compute"], PALETTE["bytes"], PALETTE["ink"]
-    axes.plot([low, ridge], [peak * low / ridge, peak], color=memory)
-    axes.plot([ridge, high], [peak, peak], color=compute)
-    axes.axvline(ridge, color=PALETTE["wait"], linewidth=0.8, linestyle=(0, (3, 4)))
+    _roof(axes, peak, peak / ridge, [point.intensity for point in points.values()])
+    for name, point in points.items():
+        _mark(axes, name, *_pair(point), compute=point.bound == "compute")
+
+
+def _pair(point: Point) -> tuple[float, float]:
+    if isinstance(point, Placement):
+        return point.intensity, point.flops / point.seconds
+    return point
+
+
+def _roof(axes: Axes, peak: float, bandwidth: float, intensities: list[float]) -> None:
+    ridge = peak / bandwidth
+    low = min(0.5, ridge / 8, *(x / 2 for x in intensities))
+    high = max(ridge * 20, *(x * 8 for x in intensities))
+    compute, memory = PALETTE["compute"], PALETTE["bytes"]
+    floor = bandwidth * low / 2
+    axes.fill_between(
+        [low, ridge, high],
+        [bandwidth * low, peak, peak],
+        floor,
+        color=PALETTE["wait"],
+        alpha=0.08,
+        linewidth=0,
+    )
+    axes.plot([low, ridge], [bandwidth * low, peak], color=memory, linewidth=2.6)
+    axes.plot([ridge, high], [peak, peak], color=compute, linewidth=2.6)
+    axes.plot(
+        [ridge, ridge], [floor, peak], color=PALETTE["wait"], linewidth=0.9, linestyle=(0, (3, 4))
+    )
     axes.set(
         xscale="log",
         yscale="log",
         xlim=(low, high),
-        ylim=(peak * low / ridge / 2, peak * 5),
+        ylim=(floor, peak * 4),
         xlabel="operations per byte moved (FLOP/B)",
-        ylabel="FLOP/s",
+        ylabel="operations per second (FLOP/s)",
     )
     axes.minorticks_off()
     axes.yaxis.set_major_formatter(lambda value, _: units.count_text(value, "").strip())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    rate = units.count_text(peak, "FLOP/s")
+    axes.text(high, peak * 1.2, rate, color=compute, ha="right", va="bottom", fontweight="bold")
+    middle = (low * ridge) ** 0.5
     axes.text(
-        high, peak * 1.25, units.count_text(peak, "FLOP/s"), color=compute, ha="right", va="bottom"
-    )
-    axes.text(
-        ridge * 0.6,
-        peak / 1.3,
-        units.rate_text(peak / ridge),
+        middle / 1.25,
+        bandwidth * middle * 1.25,
+        units.rate_text(bandwidth),
         color=memory,
         ha="right",
         va="bottom",
+        fontweight="bold",
     )
-    axes.text(ridge * 1.15, axes.get_ylim()[0] * 1.3, f"ridge {ridge:.4g}", color=ink)
-    for name, point in points.items():
-        height = point.flops / point.seconds
-        wide = point.bound == "compute"
-        axes.plot(
-            point.intensity,
-            height,
-            marker="s" if wide else "|",
-            markersize=11,
-            markeredgewidth=0 if wide else 3,
-            color=compute if wide else memory,
-        )
-        axes.text(point.intensity * 1.25, height / 1.2, name, color=ink, va="top")
+    axes.text(ridge * 1.12, floor * 1.35, f"ridge {ridge:.3g}", color=PALETTE["ink"])
+
+
+def _mark(axes: Axes, name: str, intensity: float, rate: float, *, compute: bool) -> None:
+    axes.plot(
+        intensity,
+        rate,
+        marker="s" if compute else "|",
+        markersize=12 if compute else 17,
+        markeredgewidth=0 if compute else 3.5,
+        color=PALETTE["compute" if compute else "bytes"],
+    )
+    _name(axes, name, intensity, rate)
+
+
+def _name(axes: Axes, name: str, intensity: float, rate: float) -> None:
+    """Write a point's name under the roof: to the right of it, or below near the right edge."""
+    low, high = axes.get_xlim()
+    below = intensity > (low * high) ** 0.5
+    axes.text(
+        intensity if below else intensity * 1.4,
+        rate / (1.9 if below else 1.5),
+        name,
+        color=PALETTE["ink"],
+        ha="center" if below else "left",
+        va="top",
+        linespacing=1.4,
+    )
+
+
+def _finding(points: Mapping[str, tuple[float, float]], ridge: float) -> str:
+    """Say which work waits for what."""
+    bytes_ = [name for name, (intensity, _) in points.items() if intensity <= ridge]
+    arithmetic = [name for name in points if name not in bytes_]
+    said = [
+        f"{_and(names)} wait{'s' if len(names) == 1 else ''} for {what}"
+        for names, what in ((bytes_, "bytes"), (arithmetic, "arithmetic"))
+        if names
+    ]
+    text = ", ".join(said)
+    return text[0].upper() + text[1:]
+
+
+def _and(names: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

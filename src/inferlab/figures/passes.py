@@ -1,0 +1,149 @@
+"""The price of a pass: its time against the number of tokens in it, flat and then a slope."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from inferlab.errors import InferlabError
+from inferlab.figures.draw import canvas, note
+from inferlab.figures.style import PALETTE
+from inferlab.theory import costs, limits, roofline
+from inferlab.theory.hardware import Hardware
+from inferlab.theory.shapes import ModelShape
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Tokens in a pass, four to each doubling above 8.
+TOKENS = tuple(sorted({1, 2, 3, 4, 5, 6, 7, *(round(2 ** (n / 4)) for n in range(12, 41)), 1024}))
+
+
+def curve(
+    shape: ModelShape,
+    hardware: Hardware,
+    dtype: str = "bf16",
+    *,
+    label: str | None = None,
+    tokens: Sequence[int] = TOKENS,
+    stored: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """Return the predicted price of passes over `tokens` tokens, nothing cached before them.
+
+    The dict holds `label`, `tokens`, `seconds` (the roofline time of each pass, its parts added)
+    and `knee`, the number of tokens at ridge x bytes per weight / 2.
+    """
+    placed = [
+        roofline.place(costs.prefill(shape, n, dtype=dtype, stored=stored), hardware, dtype)
+        for n in tokens
+    ]
+    return {
+        "label": label or dtype,
+        "tokens": list(tokens),
+        "seconds": [each.seconds for each in placed],
+        "knee": limits.knee_tokens(hardware, dtype),
+    }
+
+
+def price(
+    curves: Sequence[Mapping[str, Any]],
+    measured: Sequence[Mapping[str, Any]] = (),
+    *,
+    title: str | None = None,
+) -> Figure:
+    """Draw the time of a pass against its tokens, both axes logarithmic.
+
+    `curves` are dicts as `curve` returns them, the first drawn strongest: blue where a pass waits
+    for bytes, orange where it waits for arithmetic, a dot at the knee between. `measured` are
+    dicts with `label`, `tokens` and `seconds`, drawn as rings.
+    """
+    if not curves:
+        raise InferlabError("curves is empty: the price of a pass needs at least one prediction")
+    figure, axes = canvas(title or _finding(curves), 3.9)
+    for number, one in enumerate(curves):
+        _curve(axes, one, strong=number == 0, last=max(max(c["tokens"]) for c in curves))
+    for number, points in enumerate(measured):
+        axes.plot(
+            points["tokens"],
+            points["seconds"],
+            marker="os^D"[number % 4],
+            linestyle="none",
+            markersize=6.5,
+            markerfacecolor="none",
+            markeredgewidth=1.5,
+            markeredgecolor=PALETTE["ink"],
+        )
+        at = max(range(len(points["tokens"])), key=lambda i: -points["tokens"][i])
+        note(
+            axes,
+            points["tokens"][at],
+            points["seconds"][at] * 1.18,
+            points["label"],
+            fontsize=10,
+            va="bottom",
+        )
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="tokens in the pass",
+        ylabel="milliseconds a pass",
+    )
+    ends = [n for one in (*curves, *measured) for n in one["tokens"]]
+    axes.set_xlim(min(ends) / 1.15, max(ends) * 1.25)
+    times = [t for one in (*curves, *measured) for t in one["seconds"]]
+    axes.set_ylim(min(times) / 2.1, max(times) * 1.5)
+    axes.minorticks_off()
+    ticks = [n for n in (1, 4, 16, 64, 256, 1024, 4096) if min(ends) <= n <= max(ends)]
+    axes.set_xticks(ticks, [f"{n:,}" for n in ticks])
+    steps = [m * 10.0**p for p in range(-7, 4) for m in (1, 2, 5)]
+    marks = [t for t in steps if axes.get_ylim()[0] <= t <= axes.get_ylim()[1]]
+    if len(marks) > 7:
+        marks = [t for t in marks if f"{t:e}".startswith("1")]
+    axes.set_yticks(marks, [f"{1e3 * t:,g}" for t in marks])
+    return figure
+
+
+def _finding(curves: Sequence[Mapping[str, Any]]) -> str:
+    first = curves[0]
+    text = f"Up to {first['knee']:,.0f} tokens share a pass at the price of one"
+    if len(curves) > 1:
+        text += f"; in {curves[1]['label']}, up to {curves[1]['knee']:,.0f}"
+    return text
+
+
+def _curve(axes: Any, one: Mapping[str, Any], *, strong: bool, last: float) -> None:
+    tokens, seconds, knee = one["tokens"], one["seconds"], one["knee"]
+    look = {"linewidth": 3.0 if strong else 1.8, "linestyle": "-" if strong else (0, (5, 1.6))}
+    height = _at(tokens, seconds, knee)
+    inside = tokens[0] < knee < tokens[-1]
+    cut = [(n, t) for n, t in zip(tokens, seconds, strict=True) if n < knee]
+    rest = [(n, t) for n, t in zip(tokens, seconds, strict=True) if n >= knee]
+    if inside:
+        cut, rest = [*cut, (knee, height)], [(knee, height), *rest]
+    for points, role in ((cut, "bytes"), (rest, "compute")):
+        if points:
+            axes.plot(*zip(*points, strict=True), color=PALETTE[role], **look)
+    note(axes, tokens[0], seconds[0] / 1.12, one["label"], "bytes", va="top", fontsize=11)
+    if inside:
+        axes.plot(knee, height, "o", color=PALETTE["ink"], markersize=7 if strong else 5.5)
+        note(
+            axes,
+            knee * 1.06,
+            height / 1.16,
+            f"{knee:,.0f}",
+            fontweight="bold" if strong else "normal",
+            va="top",
+            ha="left",
+        )
+
+
+def _at(tokens: Sequence[float], seconds: Sequence[float], wanted: float) -> float:
+    """Return the time at `wanted` tokens, by a straight line between the two nearest."""
+    for (n0, t0), (n1, t1) in zip(
+        zip(tokens, seconds, strict=True),
+        zip(tokens[1:], seconds[1:], strict=True),
+        strict=False,
+    ):
+        if n0 <= wanted <= n1:
+            return t0 + (t1 - t0) * (wanted - n0) / (n1 - n0)
+    return seconds[-1] if wanted > tokens[-1] else seconds[0]

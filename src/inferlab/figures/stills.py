@@ -1,0 +1,171 @@
+"""What moves, standing still: one picture for each animation, for paper and notebook viewers.
+
+Each function takes the data that the animation of the same name takes.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from inferlab.figures.draw import blank, canvas, note, rows
+from inferlab.figures.style import PALETTE
+from inferlab.theory import units
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def request(data: Mapping[str, Any]) -> Figure:
+    """Draw a request's passes in time: prefill as a block, decode as ticks, the text above."""
+    passes = data["passes"]
+    first, end = passes[0], passes[-1]["to"]
+    colour = {"compute": PALETTE["compute"], "memory": PALETTE["bytes"]}
+    answer = textwrap.wrap("".join(one["text"] for one in passes).strip(), 66)
+    shown = answer if len(answer) <= 4 else [*answer[:3], f"{answer[3]} …"]
+    title = (
+        f"One pass reads the prompt's {first['tokens']} tokens, "
+        f"{len(passes) - 1} more write a token each"
+    )
+    figure = blank(title, 1.9 + 0.2 * len(shown))
+    axes = figure.add_subplot()
+    axes.set(
+        xlim=(-0.005 * end, 1.01 * end),
+        ylim=(0, 2 + 0.55 * len(shown)),
+        xlabel="seconds after Enter",
+    )
+    axes.barh(0.6, first["to"], height=0.9, color=colour[first["bound"]])
+    for one in passes[1:]:
+        axes.plot([one["to"]] * 2, [0.15, 1.05], color=colour[one["bound"]], linewidth=1.8)
+    note(axes, 0, 1.2, "prefill", "compute" if first["bound"] == "compute" else "bytes")
+    note(axes, max(first["to"], 0.14 * end), 1.2, "decode, a tick a token", "bytes")
+    top = 2 + 0.55 * len(shown)
+    note(axes, 0, top, "\n".join(shown), fontsize=10, va="top", linespacing=1.35)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="y", visible=False)
+    return figure
+
+
+def thirty_ms(data: Mapping[str, Any]) -> Figure:
+    """Draw the two times of one decode step, and the tokens whose arithmetic would have fitted."""
+    case = next(each for each in data["cases"] if each["key"] == data["start"])
+    compute, memory = case["compute_s"], case["memory_s"]
+    step = max(compute, memory)
+    seats = int(step / compute)
+    figure = blank(
+        f"{case['model']} on {case['chip']}: {1e3 * compute:.2g} ms of arithmetic, "
+        f"{1e3 * memory:.3g} ms of bytes",
+        3.6,
+    )
+    bars, room = figure.subplots(2, 1, height_ratios=(1, 1.1))
+    rows(bars, ["arithmetic", "bytes"])
+    bars.barh(0, step, height=0.56, color=PALETTE["wait"], alpha=0.25)
+    bars.barh([0, 1], [compute, memory], height=0.56, color=[PALETTE["compute"], PALETTE["bytes"]])
+    note(
+        bars,
+        max(0.03 * step, compute + 0.02 * step),
+        0,
+        "waiting for bytes",
+        va="center",
+        fontsize=10,
+    )
+    bars.set_xlim(0, step * 1.01)
+    bars.xaxis.set_major_formatter(lambda value, _: f"{1e3 * value:g}")
+    bars.set_xlabel("milliseconds")
+    across = 50
+    down = math.ceil(seats / across)
+    for seat in range(seats):
+        x, y = seat % across, -(seat // across)
+        room.plot(
+            x,
+            y,
+            "s",
+            markersize=4.6,
+            markeredgecolor=PALETTE["compute"],
+            markeredgewidth=0.8,
+            markerfacecolor="none" if seat else PALETTE["compute"],
+        )
+    room.set(xlim=(-0.8, across), ylim=(-max(down, 3) - 0.2, 1.6))
+    note(
+        room,
+        -0.5,
+        0.7,
+        f"{seats} tokens whose arithmetic would have fitted; one comes out",
+        "compute",
+        fontsize=10.5,
+    )
+    room.axis("off")
+    return figure
+
+
+def loop(data: Mapping[str, Any]) -> Figure:
+    """Draw each pass as a line of text: what went in, and the token that came out."""
+    steps = data["steps"][:7]
+    text = [_seen(piece) for piece in data["prompt"]]
+    figure, axes = canvas(
+        f"{len(data['steps'])} tokens take {len(data['steps'])} passes, each of them through all "
+        f"{units.bytes_text(data['bytes_per_pass'])} of weights",
+        0.9 + 0.34 * len(steps),
+    )
+    rows(axes, [f"pass {number + 1}" for number in range(len(steps))])
+    known, fresh = "", " ".join(text)
+    middle = 0.62
+    for number, step in enumerate(steps):
+        chosen = _seen(step["text"])
+        into = (fresh, "") if number == 0 else (known, fresh)
+        axes.text(
+            middle,
+            number,
+            _end(into[0]),
+            color=PALETTE["ink" if number == 0 else "wait"],
+            fontweight="bold" if number == 0 else "normal",
+            va="center",
+            ha="right",
+        )
+        out = f"{into[1]}  →  {chosen}" if into[1] else f" →  {chosen}"
+        note(axes, middle + 0.015, number, out, va="center", fontweight="bold")
+        known, fresh = f"{known} {fresh}".strip(), chosen
+    axes.set(xlim=(0, 1), xticks=[])
+    axes.spines["bottom"].set_visible(False)
+    axes.grid(visible=False)
+    return figure
+
+
+def shared_trip(data: Mapping[str, Any]) -> Figure:
+    """Draw arithmetic and bytes of passes of ever more tokens, as pairs of bars."""
+    form = data["formats"][0]
+    by_tokens = {one["tokens"]: one for one in form["passes"]}
+    wanted = [n for n in (1, 64, 256, 512, 1024) if n in by_tokens]
+    most = by_tokens[wanted[-1]]
+    ratio = {key: most[key] / by_tokens[1][key] for key in ("flops", "bytes")}
+    figure, axes = canvas(
+        f"{wanted[-1]:,} tokens cost {ratio['flops']:,.0f} times the arithmetic of one, "
+        f"but {ratio['bytes']:.2f} times its bytes",
+        1.2 + 0.5 * len(wanted),
+    )
+    rows(axes, [f"{n:,} token{'' if n == 1 else 's'}" for n in wanted])
+    longest = max(max(by_tokens[n]["compute_s"], by_tokens[n]["memory_s"]) for n in wanted)
+    for row, n in enumerate(wanted):
+        for key, role, up in (("compute_s", "compute", -0.19), ("memory_s", "bytes", 0.19)):
+            value = by_tokens[n][key]
+            axes.barh(row + up, value, height=0.34, color=PALETTE[role])
+            label = f"{1e3 * value:.3g} ms" + (
+                {"compute_s": " of arithmetic", "memory_s": " of bytes"}[key] if row == 0 else ""
+            )
+            note(axes, value + 0.012 * longest, row + up, label, role, va="center", fontsize=9.5)
+    axes.set_xlim(0, 1.17 * longest)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{1e3 * value:g}")
+    axes.set_xlabel(f"milliseconds, {data['model']} on {data['chip']}, weights in {form['label']}")
+    return figure
+
+
+def _end(text: str, most: int = 36) -> str:
+    return text if len(text) <= most else "… " + text[-most:].split(" ", 1)[-1]
+
+
+def _seen(text: str) -> str:
+    """Return a token as a reader sees it: no leading space, line breaks by a sign."""
+    return text.replace("\n", "↵").strip() or "␣"
