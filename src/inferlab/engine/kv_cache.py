@@ -44,11 +44,31 @@ class ContiguousCache:
 
     def row(self, index: int) -> ContiguousCache:
         """Return a cache of one row that shares this one's memory and length."""
+        return self.rows(index, index + 1)
+
+    def rows(self, start: int, stop: int) -> ContiguousCache:
+        """Return a cache of some rows that shares their memory and lengths."""
         view = object.__new__(ContiguousCache)
         view.windows = self.windows
-        view.k, view.v = self.k[:, index : index + 1], self.v[:, index : index + 1]
-        view.lengths = self.lengths[index : index + 1]
+        view.k, view.v = self.k[:, start:stop], self.v[:, start:stop]
+        view.lengths = self.lengths[start:stop]
         return view
+
+    def copy_row(self, source: int, target: int) -> None:
+        """Overwrite one row with another."""
+        length = int(self.lengths[source])
+        for kept in (self.k, self.v):
+            kept[:, target, :, :length] = kept[:, source, :, :length]
+        self.lengths[target] = length
+
+    def grow(self, capacity: int) -> None:
+        """Move to memory of `capacity` positions a row. Views made before keep the old memory."""
+        filled = int(self.lengths.max())
+        for name in ("k", "v"):
+            old = getattr(self, name)
+            new = old.new_zeros(*old.shape[:3], capacity, old.shape[4])
+            new[:, :, :, :filled] = old[:, :, :, :filled]
+            setattr(self, name, new)
 
     def positions(self, tokens: int) -> Tensor:
         """Return the positions of the next `tokens` tokens of each row, int64 [B, tokens]."""

@@ -1,0 +1,352 @@
+"""A model that answers: prompts in, completions out, one decode step for all of them at a time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor
+
+from inferlab.engine import cpu_decode
+from inferlab.engine.kv_cache import ContiguousCache
+from inferlab.engine.request import Completion, Request
+from inferlab.engine.sampling import SamplingParams, logprobs_of, sample
+from inferlab.errors import InferlabError, unknown
+from inferlab.model import checkpoint
+from inferlab.model import source as sources
+from inferlab.model.tokenizer import Tokenizer
+from inferlab.model.transformer import Transformer
+
+if TYPE_CHECKING:
+    from inferlab.engine.chat import Chat
+
+Prompt = str | list[int]
+
+DTYPES = {
+    "fp32": torch.float32,
+    "float32": torch.float32,
+    "bf16": torch.bfloat16,
+    "bfloat16": torch.bfloat16,
+    "fp16": torch.float16,
+    "float16": torch.float16,
+}
+KERNELS = ("auto", "simd", "torch")
+MAX_THREADS = 1024
+_FIRST_SLOTS = 256
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some text of an answer, never half a character, and when it came (seconds)."""
+
+    text: str
+    time_s: float
+
+
+class Stream:
+    """The pieces of one answer as they come. `completion` is what there is so far."""
+
+    def __init__(self, request: Request, steps: Iterator[Request]) -> None:
+        self._request, self._steps = request, steps
+
+    def __iter__(self) -> Iterator[Piece]:
+        for request in self._steps:
+            if text := request.new_text():
+                yield Piece(text, request.token_times[-1])
+
+    @property
+    def completion(self) -> Completion:
+        """The answer so far; complete once its `finish_reason` is set."""
+        return self._request.completion()
+
+
+class LLM:
+    """A transformer with its tokenizer, and the loop that lets it write.
+
+    `LLM.load` reads a checkpoint. The constructor takes what is there already; without a
+    tokenizer prompts are token ids and completions have no text.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizer: Tokenizer | None = None,
+        *,
+        name: str | None = None,
+        kernels: str = "auto",
+        threads: int | None = None,
+    ) -> None:
+        _check_choices(kernels, threads)
+        simd = cpu_decode.supports(model)
+        if kernels == "simd" and not simd:
+            raise InferlabError("kernels simd needs numba, and a float32 model on a CPU")
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self.model, self.tokenizer = model, tokenizer
+        self.name = name or model.config.name
+        self.simd = simd and kernels != "torch"
+        self.eos_ids = model.config.eos_ids | (tokenizer.eos_ids if tokenizer else frozenset())
+        self.cache: ContiguousCache | None = None
+        """Of the sequence that `prefill` began."""
+        self._threads = threads
+        self._shape = model.config.shape()
+        self._decoder: cpu_decode.CpuDecoder | None = None
+
+    @classmethod
+    def load(
+        cls,
+        source: str | os.PathLike[str] | None = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        quantize: str | None = None,
+        kernels: str = "auto",
+        *,
+        threads: int | None = None,
+    ) -> LLM:
+        """Read a checkpoint; see `model.source.find` for what `source` may be.
+
+        `device` is auto, cpu or cuda. `dtype` auto is float32 on a CPU, and on a GPU bfloat16
+        where it has that, float16 where not. `kernels` auto decodes by the SIMD kernels on a CPU
+        in float32, else by torch.
+        """
+        _check_choices(kernels, threads)
+        where = _device(device)
+        number = _dtype(dtype, where)
+        if quantize not in (None, "none"):
+            if quantize not in ("q8", "q4"):
+                raise unknown("quantize", str(quantize), ("q8", "q4", "none"))
+            raise InferlabError(f"quantize {quantize} comes with the next version: use none")
+        path = sources.find(source)
+        found = checkpoint.open(path)
+        name = path.stem if path.is_file() else str(source)
+        tokenizer = found.tokenizer()
+        model = found.load(where, number)
+        llm = cls(model, tokenizer, name=name, kernels=kernels, threads=threads)
+        llm.warm_up()
+        return llm
+
+    @property
+    def dtype(self) -> str:
+        """The weights' format, such as "fp32"."""
+        return next(name for name, dtype in DTYPES.items() if dtype == self.model.dtype)
+
+    def warm_up(self) -> None:
+        """Run one pass of each kind, so that no request waits for a compiler or a thread."""
+        cache = ContiguousCache(self.model.config, 1, 4, self.model.device, self.model.dtype)
+        ids = torch.zeros(1, 2, dtype=torch.int64, device=self.model.device)
+        self.model.forward(ids, cache.positions(2), cache)
+        sample(self._decode([0], cache), [SamplingParams()], [Random()])
+        self._decoder = None
+
+    def generate(
+        self,
+        prompts: Prompt | list[str] | list[list[int]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        batch_size: int = 16,
+    ) -> list[Completion]:
+        """Complete prompts, each a text or token ids, `batch_size` of them at a time.
+
+        A text is taken as it is, after one BOS if the model is trained so; for a chat see `chat`.
+        `params` is one for all or one a prompt. In float32 the tokens are those that each prompt
+        gets alone. Times count from this call: rows of a batch wait for each other's prefill.
+        """
+        start = time.perf_counter()
+        one = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int))
+        batch = cast("list[Prompt]", [prompts] if one else prompts)
+        if params is None or isinstance(params, SamplingParams):
+            params = [params or SamplingParams()] * len(batch)
+        if len(params) != len(batch):
+            raise InferlabError(f"params has {len(params)} entries for {len(batch)} prompts")
+        if batch_size < 1:
+            raise InferlabError(f"batch_size must be 1 or more, not {batch_size}")
+        requests = [self.request(p, own, start) for p, own in zip(batch, params, strict=True)]
+        for first in range(0, len(requests), batch_size):
+            for _ in self.run(requests[first : first + batch_size]):
+                pass
+        return [request.completion() for request in requests]
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Stream:
+        """Complete one prompt, text piece by text piece. The prompt is checked at once."""
+        request = self.request(prompt, params or SamplingParams())
+        return Stream(request, self.run([request]))
+
+    def chat(self, system: str | None = None) -> Chat:
+        """Begin a conversation, whose turns reuse what the cache holds of those before."""
+        from inferlab.engine.chat import Chat
+
+        return Chat(self, system)
+
+    def prefill(self, ids: list[int]) -> Tensor:
+        """Begin a new sequence in `cache` with these tokens; return float32 logits [1, V]."""
+        request = self.request(ids, SamplingParams(max_new_tokens=1))
+        self.cache = self.new_cache([request])
+        return self._prefill(request, self.cache)
+
+    def decode_step(self, ids: list[int]) -> Tensor:
+        """Add one token, given as a list of one, to the sequence; return float32 logits [1, V]."""
+        if self.cache is None:
+            raise InferlabError("decode_step needs a sequence: call prefill first")
+        if len(ids) != self.cache.batch:
+            raise InferlabError(f"decode_step takes {self.cache.batch} token, not {len(ids)}")
+        self.reserve(self.cache, 1)
+        return self._decode(self._checked(ids), self.cache)
+
+    # What `generate`, `stream` and `chat` share
+
+    def request(
+        self, prompt: Prompt, params: SamplingParams, start: float | None = None
+    ) -> Request:
+        """Return the request for a prompt; raises InferlabError if it cannot be run."""
+        start = time.perf_counter() if start is None else start
+        if isinstance(prompt, str):
+            if not prompt:
+                raise InferlabError("prompt is empty: it must have at least one token")
+            if self.tokenizer is None:
+                raise InferlabError("this model has no tokenizer: give the prompt as token ids")
+            prompt = self.tokenizer.encode(prompt)
+        return Request(
+            self._checked(prompt),
+            params,
+            context=self.model.config.max_context,
+            start=start,
+            eos_ids=self.eos_ids,
+            tokenizer=self.tokenizer,
+        )
+
+    def run(
+        self, requests: list[Request], cache: ContiguousCache | None = None
+    ) -> Iterator[Request]:
+        """Run requests together until all are done; yield each one after each of its tokens.
+
+        Every prompt is read in a pass of its own, and needs no padding. Then each decode step
+        adds a token to every row, and a row that is done leaves. A `cache` of one row may be
+        given: it then holds the first `cached_tokens` of the prompt.
+        """
+        running = [request for request in requests if not request.done]
+        if not running:
+            return
+        cache = cache or self.new_cache(running)
+        for row, request in enumerate(running):
+            self._take([request], self._prefill(request, cache.row(row)))
+            yield request
+        try:
+            while True:
+                cache, running = self._compact(cache, running)
+                if not running:
+                    return
+                self.reserve(cache, 1)
+                self._count_bytes(running, cache)
+                logits = self._decode([request.token_ids[-1] for request in running], cache)
+                self._take(running, logits)
+                yield from running
+        finally:
+            self._decoder = None  # lets go of the cache
+
+    def new_cache(self, requests: Sequence[Request]) -> ContiguousCache:
+        """Return a cache for requests, with room for their prompts and the first of the answers."""
+        slots = max(min(r.slots, len(r.prompt_ids) + _FIRST_SLOTS) for r in requests)
+        return ContiguousCache(
+            self.model.config, len(requests), slots, self.model.device, self.model.dtype
+        )
+
+    def reserve(self, cache: ContiguousCache, tokens: int) -> None:
+        """Make room for more tokens in each row, doubling the memory up to the whole context."""
+        most = self.model.config.max_context
+        needed = int(cache.lengths.max()) + tokens
+        if needed > most:
+            raise InferlabError(f"the context of {most} tokens is full")
+        if needed > cache.capacity:
+            cache.grow(min(most, max(needed, 2 * cache.capacity)))
+            self._decoder = None  # it holds the addresses of the old memory
+
+    def _prefill(self, request: Request, cache: ContiguousCache) -> Tensor:
+        ids = request.prompt_ids[request.cached_tokens :]
+        tensor = torch.tensor([ids], device=self.model.device)
+        return self.model.forward(tensor, cache.positions(len(ids)), cache)
+
+    def _decode(self, tokens: list[int], cache: ContiguousCache) -> Tensor:
+        """Run one token a row: float32 logits [B, V]."""
+        ids = torch.tensor(tokens, device=self.model.device)
+        if self.simd and cache.batch <= cpu_decode.MAX_BATCH:
+            if self._decoder is None or self._decoder.cache is not cache:
+                self._decoder = cpu_decode.CpuDecoder(self.model, cache, threads=self._threads)
+            return self._decoder.step(ids)
+        return self.model.forward(ids[:, None], cache.positions(1), cache)
+
+    def _take(self, running: list[Request], logits: Tensor) -> None:
+        """Sample the next token of each row [B, V] and hand it over."""
+        tokens = sample(logits, [r.params for r in running], [r.random for r in running])
+        now = time.perf_counter()
+        for request, row, token in zip(running, logits, tokens, strict=True):
+            if request.params.logprobs is not None:
+                request.logprobs.append(logprobs_of(row, token, request.params.logprobs))
+            request.take(token, now)
+
+    def _compact(
+        self, cache: ContiguousCache, running: list[Request]
+    ) -> tuple[ContiguousCache, list[Request]]:
+        """Drop the rows that are done: rows from the end move into the gaps they leave."""
+        count = sum(not request.done for request in running)
+        if count == len(running):
+            return cache, running
+        running = list(running)
+        gaps = [row for row in range(count) if running[row].done]
+        movers = [row for row in range(count, len(running)) if not running[row].done]
+        for gap, mover in zip(gaps, movers, strict=True):
+            cache.copy_row(mover, gap)
+            running[gap] = running[mover]
+        return cache.rows(0, count), running[:count]
+
+    def _count_bytes(self, running: list[Request], cache: ContiguousCache) -> None:
+        weights = self.model.streamed_bytes / len(running)
+        size = cache.k.element_size()
+        for request, length in zip(running, cache.lengths.tolist(), strict=True):
+            request.count_step(weights, self._shape.kv_elements(length) * size)
+
+    def _checked(self, ids: list[int]) -> list[int]:
+        vocab = self.model.config.vocab
+        for token in ids:
+            if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab:
+                raise InferlabError(f"prompt has token id {token!r}: ids go from 0 to {vocab - 1}")
+        return ids
+
+
+def _check_choices(kernels: str, threads: int | None) -> None:
+    if kernels not in KERNELS:
+        raise unknown("kernels", kernels, KERNELS)
+    if threads is not None and (
+        isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS
+    ):
+        raise InferlabError(
+            f"threads must be a whole number from 1 to {MAX_THREADS}, not {threads!r}"
+        )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name not in ("cpu", "cuda"):
+        raise unknown("device", name, ("auto", "cpu", "cuda"))
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InferlabError("device cuda: torch finds no CUDA GPU here; use cpu")
+    return torch.device(name)
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    # Before Ampere a GPU has no arithmetic in bfloat16.
+    has_bf16 = device.type == "cpu" or torch.cuda.get_device_capability(device) >= (8, 0)
+    if name == "auto":
+        if device.type == "cpu":
+            return torch.float32
+        return torch.bfloat16 if has_bf16 else torch.float16
+    if name not in DTYPES:
+        raise unknown("dtype", name, ("auto", *DTYPES))
+    if DTYPES[name] == torch.bfloat16 and not has_bf16:
+        raise InferlabError("dtype bf16: this GPU has no bfloat16; use fp16")
+    return DTYPES[name]

@@ -1,0 +1,123 @@
+"""Models that need no download: one that follows a script, one that is random but whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from inferlab.engine import LLM
+from inferlab.model import config as configs
+from inferlab.model import source
+from inferlab.model.checkpoint import layer_shapes
+from inferlab.model.transformer import Layer, Transformer, Weights
+
+BYTES = 256
+EOS, EOT = 256, 257
+
+
+class ByteTokenizer:
+    """Ids 0 to 255 are bytes; two special tokens follow. Stands in for `model.Tokenizer`."""
+
+    eos_ids = frozenset({EOS})
+    strips_first_space = False
+    has_chat_template = True
+
+    def encode(self, text: str, *, bos: bool = True) -> list[int]:
+        return list(text.encode())
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([token]) if token < BYTES else b""
+
+    def chat(self, messages, system=None) -> list[int]:
+        ids = [*(system or "").encode()]
+        for message in messages:
+            ids += [*f"{message['role'][0]}:{message['content']}".encode(), EOT]
+        return [*ids, *b"a:"]
+
+
+def tiny_config(**fields):
+    return configs.from_fields(
+        {
+            "model_type": "llama",
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "vocab_size": 258,
+            "max_position_embeddings": 64,
+            "tie_word_embeddings": False,
+        }
+        | fields
+    )
+
+
+class ScriptedModel:
+    """Says `answer` after a prompt of `prompt_tokens`, then repeats its last token.
+
+    It stores to the cache like a real model and keeps the positions of every pass in `passes`.
+    """
+
+    device, dtype, streamed_bytes = torch.device("cpu"), torch.float64, 1000
+
+    def __init__(self, answer: Sequence[int], prompt_tokens: int = 1, **fields) -> None:
+        self.config = tiny_config(**fields)
+        self.answer, self.prompt_tokens = list(answer), prompt_tokens
+        self.passes: list[list[int]] = []
+
+    def forward(self, ids, positions, cache, *, logits="last"):
+        self.passes.append(positions[0].tolist())
+        q = torch.zeros(*ids.shape, self.config.heads, self.config.head_dim, dtype=self.dtype)
+        k = q[:, :, : self.config.kv_heads]
+        for layer in range(self.config.layers):
+            cache.attend(layer, q, k, k)
+        cache.advance(ids.shape[1])
+        out = torch.zeros(ids.shape[0], self.config.vocab)
+        for row, position in enumerate(positions[:, -1].tolist()):
+            place = position - self.prompt_tokens + 1
+            out[row, self.answer[min(max(place, 0), len(self.answer) - 1)]] = 9
+        return out
+
+
+@pytest.fixture
+def scripted():
+    """Return a function from an answer (text, bytes or ids) to (LLM, model), prompt "?"."""
+
+    def make(answer, *, prompt_tokens=1, **fields):
+        answer = answer.encode() if isinstance(answer, str) else answer
+        model = ScriptedModel(answer, prompt_tokens, **fields)
+        return LLM(model, ByteTokenizer()), model
+
+    return make
+
+
+def random_model(**fields) -> Transformer:
+    """Weights wide enough that attention is far from flat and positions matter."""
+    config = tiny_config(**fields)
+    generator = torch.Generator().manual_seed(7)
+
+    def draw(name, shape):
+        return 0.3 * torch.randn(shape, generator=generator) + ("norm" in name)
+
+    layers = [Layer(**{n: draw(n, s) for n, s in layer_shapes(config)}) for _ in range(2)]
+    table = (config.vocab, config.hidden)
+    norm = draw("norm", (config.hidden,))
+    return Transformer(config, Weights(draw("", table), layers, norm, draw("", table)))
+
+
+@pytest.fixture(params=["torch", "simd"])
+def tiny(request):
+    """A random model on each kind of kernels."""
+    if request.param == "simd":
+        pytest.importorskip("numba")
+    return LLM(random_model(), ByteTokenizer(), kernels=request.param)
+
+
+@pytest.fixture(scope="session")
+def smollm2():
+    """The real thing, on this machine's best kernels."""
+    if source.installed() is None:
+        pytest.skip("SmolLM2 is not installed: make setup")
+    return LLM.load(device="cpu")
