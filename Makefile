@@ -16,9 +16,7 @@ setup: $(VENV)/.test $(VENV)/.model ## Install everything, the model included, i
 	@echo "Ready. Try: $(BIN)/inferlab generate \"What is the capital of France?\""
 
 book: $(VENV)/.book ## Build the book (no torch, no network once installed) and say where it is
-	@$(BIN)/python tools/pages.py
-	@$(BIN)/jupyter-book build . -W -n --keep-going -q
-	@echo "The book: $(CURDIR)/_build/html/index.html"
+	@$(BIN)/python tools/build.py
 
 test: lint $(VENV)/.model ## Run every check: style, types, tests, notebooks, the built pages
 	$(BIN)/pytest $(SAFE) -m "not slow and not gpu and not browser"

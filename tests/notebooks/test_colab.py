@@ -1,4 +1,4 @@
-"""A notebook alone in an empty folder installs the package by itself, and leaves torch as it was."""
+"""A notebook alone in an empty folder installs the package itself, and leaves torch as it was."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_every_notebook_runs_in_a_fresh_kernel(tmp_path):
     env = {
         **{key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
         "PATH": f"{python.parent}:{os.environ['PATH']}",
-        "INFERLAB_SOURCE": f"git+{clone.as_uri()}",
+        "INFERLAB_SOURCE": clone.as_uri(),
         "INFERLAB_CACHE": str(tmp_path / "cache"),
         "JUPYTER_PATH": str(tmp_path / "venv" / "share" / "jupyter"),
     }
