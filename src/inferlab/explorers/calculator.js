@@ -89,12 +89,13 @@ function fromHash(catalog) {
   const state = {};
   const known = { model: catalog.models, chip: catalog.chips, dtype: catalog.formats,
     kvDtype: { ...catalog.formats, "": null } };
+  const counts = new Map([["chips", 1], ["prompt", 1], ["batch", 1], ["context", 0]]);
+  const amounts = new Set(["price", "ownBandwidth", "ownSpeed", "ownMemory"]);
   for (const [key, value] of given) {
-    if (key in known && value in known[key]) state[key] = value || null;
-    const least = { chips: 1, prompt: 1, batch: 1, context: 0 }[key];
-    const amount = least === undefined ? Number(value) : Math.round(Number(value));
-    if (least === undefined && !["price", "ownBandwidth", "ownSpeed", "ownMemory"].includes(key)) continue;
-    if (value !== "" && amount >= (least ?? 0.001) && amount <= 1e7) state[key] = amount;
+    if (Object.hasOwn(known, key) && Object.hasOwn(known[key], value)) state[key] = value || null;
+    const least = counts.get(key) ?? (amounts.has(key) ? 0.001 : NaN);
+    const amount = counts.has(key) ? Math.round(Number(value)) : Number(value);
+    if (value !== "" && amount >= least && amount <= 1e7) state[key] = amount;
   }
   return state;
 }
@@ -326,14 +327,15 @@ function frame(width) {
     [-12, -6, 0, 6, 12].map((at) => s("rect", { class: "glyph", x: at - 1.5, y: -8, width: 3, height: 16 })),
     s("text", { x: 20, y: 5 }, "decode"));
   const axes = s("g", {});
-  const alt = "Roofline plot: operations per second that are attainable against operations per byte, both axes logarithmic, with a prefill and a decode step on it.";
-  const node = picture(width, height, alt, axes, roof, dots, ticks, block);
+  const node = picture(width, height, "", axes, roof, dots, ticks, block);
   let ceiling = null;
   return { node, show({ prefill, decode, peak, bandwidth, ridge }) {
     // Two fixed windows, so that a change of chip moves the roof and not the axis.
     const [floor, least] = peak < 3e13 ? [1e9, 1e14] : [1e11, 1e16];
     const wanted = Math.max(least, 10 ** Math.ceil(Math.log10(peak * 1.7)));
     const y = log([floor, wanted], [bottom, top]);
+    node.setAttribute("aria-label", `Roofline: ${flopRate(peak)} and ${byteRate(bandwidth)} meet at ${number(ridge, 4)} FLOP/B;`
+      + ` prefill stands at ${number(prefill.intensity)} and decode at ${number(decode.intensity)} FLOP/B.`);
     if (wanted !== ceiling) {
       ceiling = wanted;
       const rate = (value) => flopRate(value).replace("FLOP/s", "").trim();

@@ -1,0 +1,335 @@
+"""Animations play, pause and scrub in a real browser; their data are what theory says."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+
+import pytest
+
+from inferlab.errors import InferlabError
+from inferlab.explorers import html, scenes
+from inferlab.theory import costs, formats, hardware, limits, models, roofline
+
+LLAMA, SMOL = models.get("llama-2-70b"), models.get("smollm2-135m")
+H100, H200, CPU = (hardware.get(name) for name in ("h100-sxm", "h200-sxm", "epyc-9654"))
+WORDS = re.findall(
+    r" ?\w+|\W", "The capital of France is Paris. It lies on the Seine, since long ago."
+)
+RECORD = {
+    "prompt": "What is the capital of France?",
+    "prompt_tokens": 37,
+    "model": "SmolLM2-135M",
+    "pieces": [{"text": word, "t": 0.3 + 0.035 * i} for i, word in enumerate(WORDS)],
+}
+STEPS = [
+    {"text": " Paris", "candidates": [(" Paris", 0.71), (" the", 0.08), (" a", 0.05)]},
+    {"text": ".", "candidates": [(".", 0.6), (",", 0.3), ("\n", 0.02)]},
+    {"text": "\n"},
+]
+DATA = {
+    "request": scenes.request_data(RECORD, SMOL, CPU, "bf16"),
+    "thirty-ms": scenes.thirty_ms_data(
+        [(LLAMA, H200, "bf16"), (LLAMA, H100, "bf16"), (SMOL, H100, "bf16")]
+    ),
+    "loop": scenes.loop_data(
+        ["The", " capital", " of", " France", " is"], STEPS, model="SmolLM2", bytes_per_pass=5.4e8
+    ),
+    "shared-trip": scenes.shared_trip_data(LLAMA, H100),
+}
+NAMES = list(DATA)
+
+
+# Data
+
+
+def test_a_request_costs_what_theory_says_of_each_pass():
+    passes = DATA["request"]["passes"]
+    assert [one["text"] for one in passes] == WORDS
+    prefill = costs.prefill(SMOL, 37)
+    assert (passes[0]["flops"], passes[0]["bytes"]) == (prefill.flops, prefill.bytes)
+    for number, one in enumerate(passes[1:]):
+        step = costs.decode_step(SMOL, 37 + number)
+        assert (one["flops"], one["bytes"]) == (step.flops, step.bytes)
+        assert one["bound"] == "memory"
+    assert all(a["to"] == b["from"] for a, b in itertools.pairwise(passes))
+
+
+def test_a_piece_of_several_tokens_pays_for_several_passes():
+    record = RECORD | {"pieces": [{"text": "a", "t": 0.3}, {"text": "é", "t": 0.4, "tokens": 2}]}
+    pair = scenes.request_data(record, SMOL, CPU, "bf16")["passes"][1]
+    assert pair["bytes"] == sum(costs.decode_step(SMOL, 37 + i).bytes for i in range(2))
+
+
+def test_times_that_do_not_rise_are_refused():
+    record = RECORD | {"pieces": [{"text": "a", "t": 0.3}, {"text": "b", "t": 0.3}]}
+    with pytest.raises(InferlabError, match=r"pieces\[1\]\.t"):
+        scenes.request_data(record, SMOL, CPU, "bf16")
+
+
+def test_thirty_ms_are_the_roofline_of_a_decode_step():
+    """Claims 22 and 23: a ratio of the two numbers of the chip, and near 30 ms for 70B."""
+    for case, (shape, chip) in zip(
+        DATA["thirty-ms"]["cases"], [(LLAMA, H200), (LLAMA, H100), (SMOL, H100)], strict=True
+    ):
+        step = roofline.place(costs.decode_step(shape, 0), chip)
+        assert case["compute_s"] == step.compute_seconds
+        assert case["memory_s"] == step.memory_seconds
+        assert case["memory_s"] / case["compute_s"] == pytest.approx(chip.ridge("bf16"), rel=0.001)
+        assert case["fits"] == limits.fits(shape, chip, 0)
+    assert DATA["thirty-ms"]["cases"][0]["memory_s"] == pytest.approx(0.0286, rel=0.01)
+
+
+def test_shared_trips_are_theorys_passes():
+    for form in DATA["shared-trip"]["formats"]:
+        dtype = form["key"]
+        assert form["bytes_per_weight"] == formats.bytes_per_element(dtype)
+        assert form["ridge"] == H100.ridge(dtype)
+        for one in form["passes"]:
+            cost = costs.prefill(LLAMA, one["tokens"], dtype=dtype)
+            placed = roofline.place(cost, H100, dtype)
+            assert (one["compute_s"], one["memory_s"], one["seconds"]) == (
+                placed.compute_seconds,
+                placed.memory_seconds,
+                placed.seconds,
+            )
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        lambda: scenes.request(RECORD, SMOL, CPU, "bf16"),
+        lambda: scenes.thirty_ms([(LLAMA, H200, "bf16")]),
+        lambda: scenes.loop(["The"], STEPS, model="SmolLM2", bytes_per_pass=5.4e8),
+        lambda: scenes.shared_trip(LLAMA, H100),
+    ],
+)
+def test_an_animation_comes_with_words_and_a_still(show):
+    shown = show()
+    assert len(repr(shown)) > 60
+    assert "<svg" in shown.html
+    assert len(shown.html) < 150_000
+    assert shown.html == show().html
+
+
+# In the browser
+
+
+SHADOW = "document.querySelector('[data-explorer]').shadowRoot"
+PLAYING = f"() => {SHADOW}.querySelector('.player').dataset.playing"
+POSITION = f"() => Number({SHADOW}.querySelector('.player input').value)"
+PICTURE = f"() => {SHADOW}.querySelector('.live').innerHTML"
+
+
+@pytest.fixture
+def film(visit):
+    """Return `film(name, **settings)`: the animation on a page of its own."""
+
+    def open_(name: str, **settings):
+        return visit(html(name, DATA[name], alt=f"Animation {name}"), **settings)
+
+    return open_
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", NAMES)
+def test_it_plays_by_itself_and_stands_still_when_paused(film, name):
+    seen = film(name)
+    page = seen.page
+    page.wait_for_function(f"({POSITION})() > 20")
+    assert page.evaluate(PLAYING) == "true"
+    early = page.evaluate(PICTURE)
+    page.wait_for_function(f"({POSITION})() > 120")
+    assert page.evaluate(PICTURE) != early
+    page.locator(".play").click()
+    assert page.evaluate(PLAYING) == "false"
+    where, picture = page.evaluate(POSITION), page.evaluate(PICTURE)
+    page.wait_for_timeout(300)
+    assert page.evaluate(POSITION) == where
+    assert page.evaluate(PICTURE) == picture
+    assert seen.problems == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", NAMES)
+def test_the_keyboard_steps_through_it_and_back(film, name):
+    seen = film(name)
+    page = seen.page
+    scrub = page.locator(".player input")
+    scrub.focus()
+    page.keyboard.press("Home")
+    start = page.evaluate(PICTURE)
+    pictures = [start]
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+        pictures.append(page.evaluate(PICTURE))
+    assert len(set(pictures)) == 4
+    assert page.evaluate(PLAYING) == "false"
+    for expected in reversed(pictures[:-1]):
+        page.keyboard.press("ArrowLeft")
+        assert page.evaluate(PICTURE) == expected
+    page.keyboard.press("Space")
+    assert page.evaluate(PLAYING) == "true"
+    page.keyboard.press("Space")
+    assert page.evaluate(PLAYING) == "false"
+    assert seen.problems == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", NAMES)
+def test_readers_who_want_calm_see_the_end_and_can_step(film, name):
+    page = film(name, reduced_motion=True).page
+    page.wait_for_timeout(200)
+    assert page.evaluate(PLAYING) == "false"
+    assert page.evaluate(POSITION) == 1000
+    end = page.evaluate(PICTURE)
+    page.locator(".player input").focus()
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate(PICTURE) != end
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", NAMES)
+def test_it_fits_a_phone(film, name, theme):
+    seen = film(name, width=360, theme=theme, touch=True, reduced_motion=True)
+    page = seen.page
+    page.wait_for_timeout(150)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    small = page.evaluate(
+        f"""() => [...{SHADOW}.querySelectorAll("text, p, label, legend, span, b")]
+            .filter((node) => node.textContent && node.getBoundingClientRect().width)
+            .filter((node) => {{
+              const scale = node.ownerSVGElement
+                ? node.ownerSVGElement.getScreenCTM().a : 1;
+              return parseFloat(getComputedStyle(node).fontSize) * scale < 11.5;
+            }}).map((node) => node.textContent)"""
+    )
+    assert small == []
+    out = page.evaluate(
+        f"""() => [...{SHADOW}.querySelectorAll("svg text")]
+            .filter((node) => getComputedStyle(node).visibility !== "hidden" && node.textContent)
+            .map((node) => [node.textContent, node.getBoundingClientRect()])
+            .filter(([, box]) => box.width && (box.left < 0 || box.right > 360))
+            .map(([text]) => text)"""
+    )
+    assert out == []
+    assert seen.problems == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("width", [360, 700])
+def test_no_two_words_overlap(film, name, width):
+    page = film(name, width=width, reduced_motion=True).page
+    page.wait_for_timeout(150)
+    moments = [0, 0.1, 0.37, 0.5, 0.83, 1]
+    for at in moments:
+        page.evaluate(
+            f"""(t) => {{ const input = {SHADOW}.querySelector(".player input");
+                input.value = 1000 * t; input.dispatchEvent(new Event("input")); }}""",
+            at,
+        )
+        clashes = page.evaluate(
+            f"""() => {{
+                const seen = [...{SHADOW}.querySelectorAll("svg text")].filter((node) => {{
+                  for (let up = node; up instanceof Element; up = up.parentNode) {{
+                    const look = getComputedStyle(up);
+                    if (look.visibility === "hidden" || Number(look.opacity) < 0.05) return false;
+                  }}
+                  return node.textContent.trim();
+                }}).map((node) => [node.textContent, node.getBoundingClientRect()]);
+                const found = [];
+                seen.forEach(([a, p], i) => seen.slice(i + 1).forEach(([b, q]) => {{
+                  const wide = Math.min(p.right, q.right) - Math.max(p.left, q.left);
+                  const high = Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top);
+                  if (wide > 2 && high > 5) found.push(a + " / " + b);
+                }}));
+                return found; }}"""
+        )
+        # A token on its way home may fly over what stands there.
+        assert clashes == [] or name == "loop", f"at {at}"
+
+
+@pytest.mark.browser
+def test_the_request_shows_each_piece_when_it_came(film):
+    page = film("request", reduced_motion=True).page
+    page.wait_for_timeout(150)
+    scrub = page.locator(".player input")
+    scrub.focus()
+    shown = f"""() => [...{SHADOW}.querySelectorAll(".model span:not(.who)")]
+        .filter((span) => getComputedStyle(span).visibility === "visible")
+        .map((span) => span.textContent).join("")"""
+    page.keyboard.press("Home")
+    assert page.evaluate(shown) == ""
+    for count in range(1, len(WORDS) + 1):
+        page.keyboard.press("ArrowRight")
+        assert page.evaluate(shown) == "".join(WORDS[:count])
+    page.keyboard.press("End")
+    totals = page.evaluate(f"() => {SHADOW}.querySelector('.live svg').textContent")
+    passes = DATA["request"]["passes"]
+    moved = sum(one["bytes"] for one in passes) / 1e9
+    done = sum(one["flops"] for one in passes) / 1e9
+    assert f"{moved:.3g}\u00a0GB" in totals
+    assert f"{done:.3g}\u00a0GFLOP" in totals
+
+
+@pytest.mark.browser
+def test_thirty_ms_shows_the_numbers_of_the_case_that_is_picked(film):
+    page = film("thirty-ms", reduced_motion=True).page
+    page.wait_for_timeout(150)
+    for case in DATA["thirty-ms"]["cases"]:
+        page.get_by_text(case["label"], exact=True).click()
+        page.wait_for_timeout(50)
+        text = page.evaluate(f"() => {SHADOW}.querySelector('.live').textContent")
+        assert f"{1e3 * case['memory_s']:.3g}\u00a0ms" in text
+        assert f"{1e3 * case['compute_s']:.3g}\u00a0ms" in text
+        seats = page.locator(".seat").count() + 1
+        assert seats == int(case["memory_s"] / case["compute_s"])
+        assert ("which they do not" in text) == (case["fits"] is False)
+
+
+@pytest.mark.browser
+def test_the_slider_of_the_shared_trip_sets_every_number(film):
+    page = film("shared-trip", reduced_motion=True).page
+    page.wait_for_timeout(150)
+    form = DATA["shared-trip"]["formats"][0]
+    slider = page.locator(".slider input")
+    slider.focus()
+    page.keyboard.press("Home")
+    for one in form["passes"]:
+        page.wait_for_timeout(30)
+        text = page.evaluate(f"() => {SHADOW}.querySelector('.live').textContent")
+        n = one["tokens"]
+        intensity = f"{n * 2 / form['bytes_per_weight']:,.0f}"
+        assert f"= {intensity} FLOP per byte" in text
+        compute, memory = (f"{1e3 * one[key]:.3g}\u00a0ms" for key in ("compute_s", "memory_s"))
+        assert compute in text
+        assert memory in text
+        slower = "arithmetic" if n * 2 / form["bytes_per_weight"] > form["ridge"] else "bytes"
+        takes = {"arithmetic": "the arithmetic takes longer", "bytes": "the bytes take longer"}
+        assert takes[slower] in text
+        page.keyboard.press("ArrowRight")
+    page.get_by_text("int4", exact=True).click()
+    assert "0.5 bytes per weight" in page.evaluate(
+        f"() => {SHADOW}.querySelector('.live').textContent"
+    )
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", NAMES)
+def test_twice_on_a_page_it_still_works(visit, name):
+    one = html(name, DATA[name], alt="one")
+    seen = visit(one + one, reduced_motion=True)
+    seen.page.wait_for_timeout(150)
+    assert seen.page.evaluate("document.querySelectorAll('[data-explorer]').length") == 2
+    hosts = "[...document.querySelectorAll('[data-explorer]')]"
+    drawn = f"{hosts}.map((host) => host.shadowRoot?.querySelector('svg') !== null)"
+    assert seen.page.evaluate(drawn) == [True, True]
+    assert seen.problems == []
+
+
+def test_data_are_plain_json():
+    for data in DATA.values():
+        assert json.loads(json.dumps(data, allow_nan=False)) == data
