@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from inferlab.explorers.calculator import calculator
 from inferlab.figures import style
 
 OUT = Path(__file__).parents[1] / "book" / "_generated"
@@ -33,7 +34,7 @@ def palette() -> str:
 
 def main() -> None:
     """Write each file, and leave it untouched when nothing changed."""
-    made = {"static/palette.css": palette()}
+    made = {"static/palette.css": palette(), "calculator.html": calculator(link=True).html}
     for name, text in made.items():
         file = OUT / name
         file.parent.mkdir(parents=True, exist_ok=True)

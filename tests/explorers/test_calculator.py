@@ -6,6 +6,9 @@ import json
 import random
 import re
 import shlex
+from html import unescape
+from pathlib import Path
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -280,3 +283,66 @@ def test_pictures_say_what_they_show(open_calculator):
 
 def test_it_weighs_less_than_a_photograph():
     assert len(calculator(link=True).html.encode()) < 300_000
+
+
+# The page around it
+
+PAGE = Path(__file__).parents[2] / "book" / "calculator.md"
+
+
+def invitations() -> list[dict]:
+    """The settings that the page's links carry, over the Calculator's first one."""
+    made = []
+    for query in re.findall(r'href="#calculator\?([^"]+)"', PAGE.read_text(encoding="utf-8")):
+        given = dict(parse_qsl(unescape(query), strict_parsing=True))
+        assert given.keys() <= START.keys(), query
+        numbers = ("chips", "prompt", "context", "batch")
+        given |= {name: int(given[name]) for name in numbers if name in given}
+        made.append(START | given)
+    return made
+
+
+def test_what_the_page_promises_of_its_links_holds(open_calculator):
+    page = open_calculator().page
+    source = f"(state) => {script('calculator')}.calculate({json.dumps(catalog())}, state)"
+    first, two, many, long, small, expert, experts = (
+        page.evaluate(source, state) for state in [START, *invitations()[:-1]]
+    )
+    assert (first["fits"], two["fits"]) == (False, True)
+    assert first["tpot"] / two["tpot"] == pytest.approx(2)
+    assert many["fits"]
+    assert many["dollars_out"] < two["dollars_out"] / 10
+    ridge, matrices = many["ridge"], many["decode"]["parts"]["ffn"]
+    assert matrices["intensity"] == pytest.approx(64, rel=0.01)
+    crowd = page.evaluate(source, invitations()[1] | {"batch": 512})
+    assert crowd["decode"]["parts"]["ffn"]["intensity"] > ridge > matrices["intensity"]
+    assert crowd["decode"]["parts"]["attention"]["intensity"] == pytest.approx(8, rel=0.01)
+    assert long["fits"]
+    parts = long["decode"]["parts"]
+    assert parts["attention"]["bytes"] > parts["projections"]["bytes"] + parts["ffn"]["bytes"]
+    fuller = page.evaluate(source, invitations()[2] | {"batch": 2 * 16})
+    assert fuller["dollars_out"] > 0.8 * long["dollars_out"]
+    assert small["tpot"] < two["tpot"] / 3
+    assert small["ttft"] == pytest.approx(two["ttft"], rel=0.01)
+    assert expert["fits"]
+    assert experts["fits"]
+    assert (
+        experts["decode"]["parts"]["ffn"]["bytes"] > 10 * expert["decode"]["parts"]["ffn"]["bytes"]
+    )
+
+
+def test_a_link_on_the_page_sets_it_and_brings_it_into_view(open_calculator):
+    page = open_calculator().page
+    page.evaluate(
+        "document.body.insertAdjacentHTML('beforeend',"
+        ' \'<a href="#calculator?chips=2&amp;batch=64" style="margin-top:3000px">two</a>\')'
+    )
+    page.get_by_label("Price").fill("9")
+    page.get_by_role("link", name="two").click()
+    page.wait_for_function("scrollY < 200")
+    rate = limits.decode_ceiling(
+        models.get("llama-2-70b"), hardware.get("h100-sxm"), 2000, 64, chips=2
+    )
+    # The link's setting, with the price that it starts from and not the one typed before.
+    assert tile(page, "Tokens per second") == f"{rate:,.0f}"
+    assert tile(page, "A million tokens") == f"${2 * 2 / 3600 / rate * 1e6:.2f}"

@@ -3,7 +3,7 @@
 
 import { bytes, byteRate, dollars, flopRate, flops, number, seconds, whole } from "./lib/format.js";
 import { field, pick, slider } from "./lib/controls.js";
-import { h, onWidth, picture, replace, s } from "./lib/dom.js";
+import { calm, h, onWidth, picture, replace, s } from "./lib/dom.js";
 import { axisX, axisY, linear, log } from "./lib/plot.js";
 import { activationFormat, arithmetic, bytesPerElement, footprint, kvBytes, report,
   sequencesThatFit } from "./lib/theory.js";
@@ -35,6 +35,12 @@ export function render({ model, el }) {
   el.append(h("style", {}, CSS), h("div", { class: "calculator" }, views.map((view) => view.node)));
   settle(catalog, state);
   update();
+  // A link in the text beside it may carry a setting.
+  if (model.get("link")) addEventListener("hashchange", () => {
+    if (!location.hash.startsWith("#calculator?")) return;
+    change({ ...model.get("start"), ...fromHash(catalog) });
+    el.querySelector(".calculator").scrollIntoView({ behavior: calm() ? "instant" : "smooth" });
+  });
 }
 
 // Everything that the views show, from the state of the controls.
@@ -142,12 +148,13 @@ function question(catalog, change) {
       onchange: (ownMemory) => change({ ownMemory }) }),
   };
   let last = {};
+  const unbroken = (...parts) => h("span", { class: "unbroken" }, parts);
   const { model, dtype, kvDtype, chips: count, chip, prompt, context, batch, price } = controls;
   const own = h("div", { class: "controls own" }, controls.ownBandwidth.node, controls.ownSpeed.node,
     controls.ownMemory.node);
   const node = h("div", { class: "question" },
     h("p", { class: "sentence" }, "Run ", model.node, " with weights in ", dtype.node,
-      " and its KV cache in ", kvDtype.node, ", on ", count.node, " × ", chip.node, "."),
+      " and its KV cache in ", unbroken(kvDtype.node, ","), " on ", unbroken(count.node, " × "), unbroken(chip.node, ".")),
     h("div", { class: "controls" }, prompt.node, context.node, batch.node, price.node), own);
 
   return { node, show({ state, chip }) {
@@ -435,7 +442,8 @@ function timeline() {
 // Each equation, with the numbers in it.
 
 function equations(catalog) {
-  const node = h("dl", { class: "equations" });
+  const list = h("dl", { class: "equations" });
+  const node = h("section", {}, h("strong", { class: "head" }, "Where do the numbers come from?"), list);
   const mark = (colour) => (text) => h("b", { class: colour }, text);
   const [blue, green, orange, plain] = ["bytes", "kv", "compute", "plain"].map(mark);
   const row = (name, formula, result) => h("div", {}, h("dt", {}, name),
@@ -466,8 +474,7 @@ function equations(catalog) {
       ? `${shape.layers} layers × (${shape.latent.kv_rank} + ${shape.latent.rope_dim}) latent values × ${element}`
       : `2 × ${shape.layers} layers × ${shape.kv_heads} KV heads × ${shape.head_dim} wide × ${element}`;
     const windowed = shape.windowed_layers && longest > shape.window;
-    const matmul = prefill.parts;
-    replace(node,
+    replace(list,
       row("Weights", [whole(shape.params), " × ", `${number(bytesPerElement(catalog, dtype), 4)} B`], blue(bytes(weight_bytes, 4))),
       row("KV cache, a token", kept, green(`${whole(kv_bytes_per_token)} B`)),
       row("KV cache, a user", [`${tokens(longest)} × ${whole(kv_bytes_per_token)} B`,
@@ -476,7 +483,7 @@ function equations(catalog) {
       capacity === null ? null : row("Users that fit", [`(${times}${bytes(chip.memory_bytes)} − `, blue(bytes(weight_bytes)), ") ÷ ",
         green(bytes(kv_bytes_per_user))], whole(room)),
       row("Ridge", [orange(flopRate(peak)), " ÷ ", blue(byteRate(bandwidth))], `${number(ridge, 4)} FLOP/B`),
-      row("Prefill, operations", [`matrices ${flops(together(prefill, MATRICES).flops, 4)} + attention ${flops(matmul.attention.flops, 4)}`],
+      row("Prefill, operations", [`matrices ${flops(together(prefill, MATRICES).flops, 4)} + attention ${flops(prefill.parts.attention.flops, 4)}`],
         orange(flops(prefill.flops, 5))),
       row("First token (TTFT)", time(prefill, peak, bandwidth), seconds(ttft)),
       row("Each token after (TPOT)", time(decode, peak, bandwidth), seconds(tpot)),
@@ -512,11 +519,12 @@ function command(catalog, change, model) {
 }
 
 const CSS = `
-.calculator { display: grid; gap: 1.75rem; }
+.calculator { display: grid; gap: 1.75rem; scroll-margin-top: 4rem; }
 .calculator > *, figure { min-width: 0; margin: 0; }
 .question { display: grid; gap: 1.1rem; padding: 1.1rem 1.25rem 1rem; border: 1px solid var(--rule); border-radius: 12px;
   background: var(--panel); }
 .sentence { margin: 0; font-size: 1.25rem; line-height: 1.75; }
+.unbroken { white-space: nowrap; }
 .question select, .question input[type="number"] { background-color: var(--paper); }
 .verdict:focus { outline: none; }
 .verdict { padding-left: 0.9rem; border-left: 4px solid var(--ink); }
@@ -533,7 +541,8 @@ const CSS = `
 .tiles .note { color: var(--soft); font-size: 0.8125rem; line-height: 1.35; }
 .tiles .soft .value { color: var(--ink); }
 figcaption { margin-bottom: 0.6rem; }
-figcaption strong { display: block; font-size: 1.05rem; }
+figcaption strong, .head { display: block; font-size: 1.05rem; }
+.head { margin-bottom: 0.6rem; }
 figure > p { margin: 0.4rem 0 0; font-size: 0.875rem; }
 .memory .room { fill: none; stroke: var(--soft); }
 .memory .lane { stroke: var(--paper); stroke-width: 1; }
