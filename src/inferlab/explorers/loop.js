@@ -7,8 +7,8 @@ import { player } from "./lib/player.js";
 const STYLE = `
 .loop .token { fill: var(--panel); stroke: var(--rule); stroke-width: 1; }
 .loop .token.new { stroke: var(--soft); }
-.loop .token.in { fill: var(--ink); stroke: var(--ink); }
-.loop text.in { fill: var(--paper); }
+.loop .token[data-in] { fill: var(--ink); stroke: var(--ink); }
+.loop text[data-in] { fill: var(--paper); }
 .loop .box { fill: var(--panel); stroke: var(--soft); stroke-width: 1.2; }
 .loop .way { fill: none; stroke: var(--soft); stroke-width: 1.4; }
 .loop .name { font-weight: 650; }
@@ -63,7 +63,7 @@ export function render({ model, el }) {
         s("text", { x: box.w / 2, y: 17.5, "text-anchor": "middle" }, word));
       node.place = (px, py) => node.setAttribute("transform", `translate(${px.toFixed(1)} ${py.toFixed(1)})`);
       node.place(box.x, box.y);
-      node.mark = (on) => [...node.children].forEach((child) => child.classList.toggle("in", on));
+      node.mark = (on) => [...node.children].forEach((child) => child.toggleAttribute("data-in", on));
       return node;
     };
     const rows = boxes.map((box, i) => token(box, words[i], i >= prompt.length ? "new" : ""));

@@ -99,6 +99,7 @@ export function render({ model, el }) {
         "decode: a tick a token")];
     const time = axisX(x, bottom, { ticks: x.ticks(width < 500 ? 4 : 8), top: rows.track,
       format: (t) => (t ? `${number(t)}\u00a0s` : "Enter") });
+    time.querySelector("text").setAttribute("text-anchor", "start");
     parts = { x, block, ticks, areas, playhead };
     replace(track, picture(width, bottom + 26, model.get("alt") ?? "Timeline of the request",
       time, ghosts, block, ticks, areas.map((area) => area.node), playhead, heading));

@@ -37,8 +37,8 @@ def request(
     alt = (
         f"A recorded request to {data['model']}: prefill of {passes[0]['tokens']} tokens takes "
         f"{units.seconds_text(passes[0]['to'])}, then {len(passes) - 1} decode steps write the "
-        f"rest of the answer until {units.seconds_text(passes[-1]['to'])}; operations and bytes add up "
-        "below."
+        f"rest of the answer until {units.seconds_text(passes[-1]['to'])}; operations and bytes "
+        "add up below."
     )
     return _show("request", data, alt)
 

@@ -41,7 +41,7 @@ def blank(title: str, height: float) -> Figure:
 def fold(text: str, width: int = 52) -> str:
     """Return `text` in as few lines of `width` letters as it needs, and those of like length."""
     lines = len(textwrap.wrap(text, width))
-    while len(textwrap.wrap(text, width - 1)) == lines and width > 20:
+    while len(textwrap.wrap(text, width - 1)) == lines and width > 12:
         width -= 1
     return textwrap.fill(text, width)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from inferlab.errors import InferlabError
-from inferlab.figures.draw import canvas, note, rows
+from inferlab.figures.draw import canvas, fold, note, rows
 from inferlab.figures.style import PALETTE
 from inferlab.theory import units
 from inferlab.theory.costs import Cost
@@ -53,8 +53,8 @@ def bars(
     unit = "FLOP" if quantity == "flops" else "B"
     sums = {name: grouped(cost, quantity) for name, cost in accounts.items()}
     totals = [sum(groups.values()) for groups in sums.values()]
-    figure, axes = canvas(title or _finding(list(accounts), totals, unit), 1.7 + 0.42 * len(sums))
-    rows(axes, list(sums))
+    figure, axes = canvas(title or _finding(list(accounts), totals, unit), 1.7 + 0.46 * len(sums))
+    rows(axes, [fold(name, 20) for name in sums])
     longest = max(totals)
     named: dict[str, tuple[float, str, float]] = {}
     for row, groups in enumerate(sums.values()):
@@ -75,7 +75,7 @@ def bars(
         note(axes, place, -0.52, name, role, fontsize=10.5, va="bottom")
         place += (0.022 * len(name) + 0.03) * longest
     axes.set_ylim(len(sums) - 0.5, -0.95)
-    axes.set_xlim(0, 1.26 * longest)
+    axes.set_xlim(0, 1.3 * longest)
     axes.locator_params(axis="x", nbins=5)
     axes.xaxis.set_major_formatter(lambda value, _: units.count_text(value, ""))
     axes.set_xlabel("operations in the pass (FLOP)" if unit == "FLOP" else "bytes in the pass")

@@ -93,7 +93,7 @@ def thirty_ms(data: Mapping[str, Any]) -> Figure:
         room,
         -0.5,
         0.7,
-        f"{seats} tokens whose arithmetic would have fitted; one comes out",
+        f"{seats} tokens of arithmetic would have fitted; one comes out",
         "compute",
         fontsize=10.5,
     )

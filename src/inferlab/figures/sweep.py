@@ -114,7 +114,11 @@ def plot(sweeps: Iterable[Sweep] | None = None) -> Figure:
         linespacing=1.4,
     )
     years = [sweep.year for sweep in sweeps]
-    axes.set(xlim=(min(years) - 0.9, max(years) + 1.4), ylim=(0, None), ylabel="milliseconds")
+    axes.set(
+        xlim=(min(years) - 0.9, max(years) + 1.4),
+        ylim=(0, None),
+        ylabel="milliseconds for one sweep",
+    )
     axes.set_xticks(range(min(years), max(years) + 1, 2))
     axes.grid(axis="x", visible=False)
     return figure
