@@ -50,7 +50,7 @@ DARK = _tones(
     "#222832",
 )
 PALETTE = _tones(
-    "#d4700f", "#2587e0", "#127a55", "#868c98", "#747c88", "#868c98", "#a9afb9", "none", "none"
+    "#d4700f", "#2587e0", "#127a55", "#868c98", "#747c88", "#868d97", "#a9afb9", "none", "none"
 )
 
 
@@ -137,10 +137,9 @@ def themed(figure: Figure, *, alt: str) -> Drawing:
 
     text = svg(figure)
     plt.close(figure)
-    for role, tone in PALETTE.items():
-        if tone != "none":
-            text = text.replace(tone, f"var(--{role}, {tone})")
-    text = re.sub(r"'DejaVu Sans'[^;\"]*", "inherit", text)
+    roles = {tone: role for role, tone in PALETTE.items() if tone != "none"}
+    text = re.sub("|".join(roles), lambda match: f"var(--{roles[match[0]]}, {match[0]})", text)
+    text = re.sub(r"'DejaVu Sans'[^;\"]*", "var(--sans, system-ui, sans-serif)", text)
     head = f'<svg role="img" aria-label="{escape(alt)}" style="max-width:100%;height:auto" '
     text = text.replace("<svg ", head, 1)
     return Drawing(f'<div class="inferlab-figure">{variables(".inferlab-figure")}{text}</div>', alt)
@@ -149,19 +148,23 @@ def themed(figure: Figure, *, alt: str) -> Drawing:
 def variables(selector: str) -> str:
     """Return a `<style>` that gives `selector` the palette as `--compute`, `--bytes` and so on.
 
-    The book's theme says light or dark in `html[data-theme]`, JupyterLab in `body`; elsewhere
-    (Colab, a bare file) the system's preference decides.
+    The page may state its theme, each kind of host in its own way: the book, Colab, JupyterLab,
+    VS Code. Elsewhere the system's preference decides. Paper is light.
     """
 
     def block(tones: Mapping[str, str]) -> str:
-        return "{" + "".join(f"--{role}:{tone};" for role, tone in tones.items()) + "}"
+        return f" {selector}{{" + "".join(f"--{r}:{tone};" for r, tone in tones.items()) + "}"
 
-    undecided = ":root:not([data-theme=light]):not([data-theme=dark])"
-    lab = "body[data-jp-theme-light="
+    dark = (
+        ":is(html[data-theme=dark],html[theme=dark],body[data-jp-theme-light=false],"
+        "body[data-vscode-theme-kind$=dark])"
+    )
+    light = (
+        ":is(html[data-theme=light],html[theme=light],body[data-jp-theme-light=true],"
+        "body[data-vscode-theme-kind$=light])"
+    )
     return (
-        f"<style>{selector}{block(LIGHT)}"
-        f"@media screen and (prefers-color-scheme:dark){{{undecided} {selector}{block(DARK)}"
-        f"{undecided} {lab}true] {selector}{block(LIGHT)}}}"
-        f"@media screen{{html[data-theme=dark] {selector}{block(DARK)}"
-        f"{lab}false] {selector}{block(DARK)}}}</style>"
+        f"<style>{block(LIGHT)}"
+        f"@media screen and (prefers-color-scheme:dark){{:root{block(DARK)}{light}{block(LIGHT)}}}"
+        f"@media screen{{{dark}{block(DARK)}}}</style>"
     )
