@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import sys
-from typing import Annotated
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from inferlab import __version__
 from inferlab.errors import InferlabError
+from inferlab.theory import units
+
+if TYPE_CHECKING:
+    from inferlab.engine import LLM, Completion, Stream
 
 app = typer.Typer(
     name="inferlab",
@@ -21,6 +30,42 @@ app = typer.Typer(
 )
 bench = typer.Typer(help="Measure this machine, as ratios in one run.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
+
+INTERRUPTED = 130  # what a shell expects after Ctrl-C
+ACCOUNT = (
+    "text",
+    "token_ids",
+    "prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "finish_reason",
+    "ttft_s",
+    "tpot_s",
+    "tokens_per_second",
+    "bytes_per_token",
+    "weight_bytes_per_token",
+    "kv_read_bytes_per_token",
+    "achieved_bytes_per_second",
+)
+
+Model = Annotated[
+    str | None,
+    typer.Option(help="A .gguf file, a model folder or a hub name; SmolLM2-135M if left out."),
+]
+MaxNewTokens = Annotated[int, typer.Option(help="The most tokens to generate.")]
+Temperature = Annotated[float, typer.Option(help="0 takes the likeliest token.")]
+TopP = Annotated[float, typer.Option(help="Sample from the likeliest tokens up to this sum.")]
+TopK = Annotated[int, typer.Option(help="Sample from so many likeliest tokens; 0 is all.")]
+MinP = Annotated[float, typer.Option(help="Drop tokens less likely than this part of the top.")]
+Seed = Annotated[int | None, typer.Option(help="The same seed gives the same tokens.")]
+Stop = Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")]
+System = Annotated[str | None, typer.Option(help="A system message for the chat template.")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads; one a core if left out.")]
+Quantize = Annotated[str | None, typer.Option(help="none: weights as floating point.")]
+Dtype = Annotated[str, typer.Option(help="fp32, bf16 or fp16; auto is the device's own.")]
+Device = Annotated[str, typer.Option(help="cpu or cuda; auto takes a GPU if there is one.")]
+Kernels = Annotated[str, typer.Option(help="simd or torch; auto takes the fastest.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _version(show: bool) -> None:
@@ -37,6 +82,132 @@ def _root(
     ] = False,
 ) -> None:
     """Run a language model and see where its time goes."""
+
+
+@app.command()
+def generate(
+    prompt: Annotated[
+        str, typer.Argument(help="What to say to the model; - reads it from standard input.")
+    ] = "-",
+    model: Model = None,
+    max_new_tokens: MaxNewTokens = 256,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    top_k: TopK = 0,
+    min_p: MinP = 0.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on past the end of the answer.")
+    ] = False,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(help="With --json: log-probabilities of each token and of this many others."),
+    ] = None,
+    system: System = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Give the prompt as it is, without a chat template.")
+    ] = False,
+    threads: Threads = None,
+    quantize: Quantize = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    kernels: Kernels = "auto",
+    as_json: Json = False,
+) -> None:
+    """Answer a prompt, and account for the time and the bytes of every token."""
+    with _interruptible():
+        from inferlab.engine import LLM, SamplingParams
+
+        params = SamplingParams(
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            seed=seed,
+            max_new_tokens=max_new_tokens,
+            stop=tuple(stop or ()),
+            ignore_eos=ignore_eos,
+            logprobs=logprobs,
+        )
+        text = _from_stdin() if prompt == "-" else prompt
+        if not text:
+            raise InferlabError("prompt is empty: give some text, or - and text on standard input")
+        with _progress("reading the model"):
+            llm = LLM.load(model, device, dtype, quantize, kernels, threads=threads)
+        ids: str | list[int] = text
+        if llm.tokenizer and llm.tokenizer.has_chat_template and not raw:
+            ids = llm.tokenizer.chat([{"role": "user", "content": text}], system)
+        elif system is not None:
+            raise InferlabError("system needs a chat template: the model has none, or --raw is on")
+        stream = llm.stream(ids, params)
+        cut = _print_stream(stream, quiet=as_json)
+        _print_account(llm, stream.completion, as_json=as_json)
+        if cut:
+            raise typer.Exit(INTERRUPTED)
+
+
+@app.command()
+def chat(
+    model: Model = None,
+    max_new_tokens: MaxNewTokens = 512,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    top_k: TopK = 0,
+    min_p: MinP = 0.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    system: System = None,
+    threads: Threads = None,
+    quantize: Quantize = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    kernels: Kernels = "auto",
+    as_json: Json = False,
+) -> None:
+    """Talk with the model. /reset begins anew, /exit or Ctrl-D leaves, Ctrl-C cuts an answer."""
+    with _interruptible():
+        from inferlab.engine import LLM, SamplingParams
+
+        params = SamplingParams(
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            seed=seed,
+            max_new_tokens=max_new_tokens,
+            stop=tuple(stop or ()),
+        )
+        with _progress("reading the model"):
+            llm = LLM.load(model, device, dtype, quantize, kernels, threads=threads)
+        conversation = llm.chat(system)
+        typed = sys.stdin.isatty()
+        if typed:
+            with contextlib.suppress(ImportError):
+                import readline  # noqa: F401 (gives input() its arrow keys)
+            _note(f"{llm.name}, {llm.dtype}: /reset, /exit; Ctrl-C cuts an answer")
+        while True:
+            try:
+                text = input("> " if typed else "").strip()
+            except EOFError:
+                break
+            if text == "/exit":
+                break
+            if text == "/reset":
+                conversation = llm.chat(system)
+            if text in ("", "/reset"):
+                continue
+            try:
+                stream = conversation.send(text, params)
+            except InferlabError as error:
+                if not typed:
+                    raise
+                _note(f"inferlab: {error}; /reset begins anew")
+                continue
+            cut = _print_stream(stream, quiet=as_json)
+            _print_account(llm, stream.completion, as_json=as_json)
+            if cut and not typed:
+                raise typer.Exit(INTERRUPTED)
 
 
 @app.command()
@@ -70,6 +241,108 @@ def explain(
     title += f", {dtype or chip.default_dtype}: prompt {prompt:,}"
     title += f", context {prompt if context is None else context:,}, batch {batch:,}"
     explanation.render(Console(highlight=False), chip, chips, answer, title)
+
+
+def _from_stdin() -> str:
+    if sys.stdin.isatty():
+        _note("prompt, then Ctrl-D:")
+    return sys.stdin.read().removesuffix("\n")
+
+
+def _print_stream(stream: Stream, *, quiet: bool) -> bool:
+    """Print an answer as it comes; return whether Ctrl-C cut it."""
+    cut = False
+    try:
+        for piece in stream:
+            if not quiet:
+                print(piece.text, end="", flush=True)
+    except KeyboardInterrupt:
+        cut = True
+    if not quiet:
+        print(flush=True)
+    return cut
+
+
+def _print_account(llm: LLM, completion: Completion, *, as_json: bool) -> None:
+    """Print what an answer cost: as JSON on stdout, or for people on stderr."""
+    limit = _read_limit(llm.model.device.type) if completion.tpot_s else None
+    account = _account(llm, completion, limit)
+    if as_json:
+        print(json.dumps(account, ensure_ascii=False, allow_nan=False), flush=True)
+        return
+    cached = f" ({completion.cached_tokens} cached)" if completion.cached_tokens else ""
+    words = [
+        f"{completion.prompt_tokens} prompt{cached} + {completion.output_tokens} output tokens"
+    ]
+    if completion.ttft_s is not None:
+        words.append(f"TTFT {units.seconds_text(completion.ttft_s)}")
+    if completion.tpot_s:
+        words += [
+            f"TPOT {units.seconds_text(completion.tpot_s)}",
+            f"{completion.tokens_per_second:.1f} tok/s",
+            f"{units.bytes_text(completion.bytes_per_token)}/token",
+            units.rate_text(completion.achieved_bytes_per_second),
+        ]
+    if limit:
+        fraction = account["fraction_of_bandwidth"]
+        words.append(f"{fraction:.0%} of the {units.rate_text(limit)} this machine reads")
+    _note(" · ".join(words))
+
+
+def _account(llm: LLM, completion: Completion, limit: float | None) -> dict[str, Any]:
+    """Return the keys of `generate --json`. `limit` is this machine's bandwidth in bytes/s."""
+    achieved = completion.achieved_bytes_per_second
+    account = {name: getattr(completion, name) for name in ACCOUNT}
+    account["fraction_of_bandwidth"] = achieved / limit if achieved and limit else None
+    account |= {"device": llm.model.device.type, "dtype": llm.dtype, "model": llm.name}
+    if completion.logprobs is not None:
+        account["logprobs"] = [dataclasses.asdict(at) for at in completion.logprobs]
+    return account
+
+
+def _read_limit(device: str) -> float | None:
+    """Return the bytes a second that `device` reads, measured within the last minute.
+
+    None if this machine is measured by another device, as on a GPU's host.
+    """
+    from inferlab import machine
+
+    with _progress("measuring this machine"):
+        numbers = machine.numbers()
+        if numbers.device == device and time.time() - numbers.measured_at > 60:
+            numbers = machine.numbers(refresh=True)
+    return numbers.bandwidth if numbers.device == device else None
+
+
+def _note(text: str) -> None:
+    """Say something about the answer, beside it: stdout holds nothing but the answer."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(text, style="dim", markup=False)
+
+
+@contextlib.contextmanager
+def _progress(what: str) -> Iterator[None]:
+    """Show on a terminal that something takes its time, once it has taken two seconds."""
+    console = Console(stderr=True)
+    status = console.status(what)
+    timer = threading.Timer(2.0, status.start)
+    if console.is_terminal:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if timer.ident is not None:
+            timer.join()
+        status.stop()
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Leave quietly on Ctrl-C, with the exit code that a shell expects."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def main() -> None:

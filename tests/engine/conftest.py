@@ -54,6 +54,11 @@ def tiny_config(**fields):
     )
 
 
+@pytest.fixture(scope="session")
+def byte_tokenizer():
+    return ByteTokenizer()
+
+
 class ScriptedModel:
     """Says `answer` after a prompt of `prompt_tokens`, then repeats its last token.
 

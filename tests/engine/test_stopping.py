@@ -3,6 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inferlab.engine import SamplingParams
+from inferlab.engine.request import Request
 from inferlab.engine.stopping import StopStrings
 
 
@@ -61,3 +63,23 @@ def test_a_near_miss_is_shown_after_all():
     assert not stopper.hit
     stopper.push("EN")
     assert stopper.flush() == "EN"
+
+
+@given(st.text(alphabet="a\u00e9😀", max_size=9), st.binary(max_size=3), st.integers(1, 30),
+       st.lists(letters.filter(bool), max_size=3))  # fmt: skip
+@settings(max_examples=300, deadline=None)
+def test_bytes_through_a_request_are_the_text_up_to_the_stop(
+    byte_tokenizer, text, broken, limit, stops
+):
+    data = (text.encode() + broken + text.encode())[:limit]
+    params = SamplingParams(max_new_tokens=max(len(data), 1), stop=stops)
+    request = Request([1], params, context=99, start=0.0, tokenizer=byte_tokenizer)
+    pieces = []
+    for token in data or b"a":
+        request.take(token, 1.0)
+        pieces.append(request.new_text())
+        if request.done:
+            break
+    want, hit = first_to_complete((data or b"a").decode(errors="replace"), stops)
+    assert "".join(pieces) == request.completion().text == want
+    assert request.finish_reason == ("stop_string" if hit else "length")

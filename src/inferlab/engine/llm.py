@@ -54,10 +54,14 @@ class Stream:
     def __init__(self, request: Request, steps: Iterator[Request]) -> None:
         self._request, self._steps = request, steps
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Piece:
         for request in self._steps:
             if text := request.new_text():
-                yield Piece(text, request.token_times[-1])
+                return Piece(text, request.token_times[-1])
+        raise StopIteration
 
     @property
     def completion(self) -> Completion:
@@ -153,8 +157,9 @@ class LLM:
         """Complete prompts, each a text or token ids, `batch_size` of them at a time.
 
         A text is taken as it is, after one BOS if the model is trained so; for a chat see `chat`.
-        `params` is one for all or one a prompt. In float32 the tokens are those that each prompt
-        gets alone. Times count from this call: rows of a batch wait for each other's prefill.
+        `params` is one for all (its seed then counts for each) or one a prompt. In float32 the
+        tokens are those that each prompt gets alone. Times count from this call: rows of a batch
+        wait for each other's prefill.
         """
         start = time.perf_counter()
         one = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int))
@@ -182,9 +187,9 @@ class LLM:
 
         return Chat(self, system)
 
-    def prefill(self, ids: list[int]) -> Tensor:
-        """Begin a new sequence in `cache` with these tokens; return float32 logits [1, V]."""
-        request = self.request(ids, SamplingParams(max_new_tokens=1))
+    def prefill(self, prompt: Prompt) -> Tensor:
+        """Begin a new sequence in `cache` with this prompt; return float32 logits [1, V]."""
+        request = self.request(prompt, SamplingParams(max_new_tokens=_FIRST_SLOTS))
         self.cache = self.new_cache([request])
         return self._prefill(request, self.cache)
 
