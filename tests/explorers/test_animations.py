@@ -21,7 +21,7 @@ RECORD = {
     "prompt": "What is the capital of France?",
     "prompt_tokens": 37,
     "model": "SmolLM2-135M",
-    "pieces": [{"text": word, "t": 0.3 + 0.035 * i} for i, word in enumerate(WORDS)],
+    "pieces": [{"text": word, "t": 0.3 + 0.4 * i} for i, word in enumerate(WORDS)],
 }
 STEPS = [
     {"text": " Paris", "candidates": [(" Paris", 0.71), (" the", 0.08), (" a", 0.05)]},
@@ -78,6 +78,7 @@ def test_thirty_ms_are_the_roofline_of_a_decode_step():
         assert case["memory_s"] == step.memory_seconds
         assert case["memory_s"] / case["compute_s"] == pytest.approx(chip.ridge("bf16"), rel=0.001)
         assert case["fits"] == limits.fits(shape, chip, 0)
+        assert 4 < case["paces"][0] * case["memory_s"] < 9
     assert DATA["thirty-ms"]["cases"][0]["memory_s"] == pytest.approx(0.0286, rel=0.01)
 
 

@@ -43,11 +43,9 @@ def request(
     return _show("request", data, alt)
 
 
-def thirty_ms(
-    cases: Sequence[tuple[ModelShape, Hardware, str]], *, paces: Sequence[int] = (200, 2000)
-) -> Explorer:
+def thirty_ms(cases: Sequence[tuple[ModelShape, Hardware, str]]) -> Explorer:
     """Return animation "thirty-ms": arithmetic and bytes of one token. See `thirty_ms_data`."""
-    data = thirty_ms_data(cases, paces=paces)
+    data = thirty_ms_data(cases)
     first = data["cases"][0]
     alt = (
         f"One decode step of {first['model']} on {first['chip']} in slow motion: the arithmetic is "
@@ -143,16 +141,18 @@ def request_data(
     return {"prompt": record["prompt"], "model": record["model"], "passes": passes}
 
 
-def thirty_ms_data(
-    cases: Sequence[tuple[ModelShape, Hardware, str]], *, paces: Sequence[int] = (200, 2000)
-) -> dict[str, Any]:
+def thirty_ms_data(cases: Sequence[tuple[ModelShape, Hardware, str]]) -> dict[str, Any]:
     """Return what animation "thirty-ms" shows: one decode step for each (model, chip, dtype).
 
-    The first case is shown first. `paces` are how many times slower than the chip it can run.
+    The first case is shown first. Its `paces` are how many times slower than the chip it runs: about
+    six seconds of the reader's time, or a minute.
     """
+    if not cases:
+        raise InferlabError("cases is empty: at least one (model, chip, dtype) is needed")
     shown = []
     for number, (shape, chip, dtype) in enumerate(cases):
         step = roofline.place(costs.decode_step(shape, 0, dtype=dtype), chip, dtype)
+        slower = _round(6 / step.seconds)
         shown.append(
             {
                 "key": str(number),
@@ -167,9 +167,10 @@ def thirty_ms_data(
                 "compute_s": step.compute_seconds,
                 "memory_s": step.memory_seconds,
                 "fits": limits.fits(shape, chip, 0, dtype=dtype),
+                "paces": [slower, 10 * slower],
             }
         )
-    return {"cases": shown, "start": "0", "paces": list(paces)}
+    return {"cases": shown, "start": "0"}
 
 
 def loop_data(

@@ -27,7 +27,6 @@ const STYLE = `
 
 export function render({ model, el }) {
   const cases = model.get("cases"); // [{ key, model, chip, dtype, peak, bandwidth, flops, bytes, … }]
-  const paces = model.get("paces"); // how many times slower than the chip, such as [200, 2000]
   const slabs = 24; // the model's bytes are drawn as so many packets
   let one = cases.find((c) => c.key === model.get("start")) ?? cases[0];
   let width = 0;
@@ -150,14 +149,19 @@ export function render({ model, el }) {
   const list = cases.map((c) => [c.key, c.label]);
   const pick = (key) => {
     one = cases.find((c) => c.key === key);
+    name();
     if (width) build();
   };
   const chips = list.length > 4 ? select({ label: "Model and chip", options: list, value: one.key, onchange: pick })
     : choice({ label: "Model and chip", options: list, value: one.key, onchange: pick });
-  const pace = choice({ label: "Slow motion", value: String(paces[0]),
-    options: paces.map((p) => [String(p), `${whole(p)}×`]) });
+  // Each case has its own two speeds, as many times slower than the chip: they are named afresh.
+  const pace = choice({ label: "Slow motion", value: "0", options: [["0", ""], ["1", ""]] });
+  const name = () => pace.node.querySelectorAll("div label").forEach((label, i) => {
+    label.textContent = `${whole(one.paces[i])}×`;
+  });
+  name();
   const film = player({
-    seconds: () => Math.max(one.compute_s, one.memory_s) * Number(pace.value),
+    seconds: () => Math.max(one.compute_s, one.memory_s) * one.paces[pace.value],
     label: "Time within the step",
     stops: Array.from({ length: 21 }, (_, i) => i / 20),
     format: (t) => `${ms(t * Math.max(one.compute_s, one.memory_s))} into the step`,
