@@ -144,8 +144,8 @@ def request_data(
 def thirty_ms_data(cases: Sequence[tuple[ModelShape, Hardware, str]]) -> dict[str, Any]:
     """Return what animation "thirty-ms" shows: one decode step for each (model, chip, dtype).
 
-    The first case is shown first. Its `paces` are how many times slower than the chip it runs: about
-    six seconds of the reader's time, or a minute.
+    The first case is shown first. Its `paces` are how many times slower than the chip it runs:
+    about six seconds of the reader's time, or a minute.
     """
     if not cases:
         raise InferlabError("cases is empty: at least one (model, chip, dtype) is needed")
