@@ -331,6 +331,14 @@ def test_what_the_page_promises_of_its_links_holds(open_calculator):
     )
 
 
+def test_the_built_page_carries_it(visit, site):
+    seen = visit(site / "book" / "calculator.html")
+    assert tile(seen.page, "Tokens per second") == "24.26"
+    seen.page.get_by_role("link", name="Give the 70B a second H100.").click()
+    assert tile(seen.page, "Tokens per second") == "48.52"
+    assert seen.problems == []
+
+
 def test_a_link_on_the_page_sets_it_and_brings_it_into_view(open_calculator):
     page = open_calculator().page
     page.evaluate(

@@ -4,17 +4,30 @@
 import { bytes, byteRate, dollars, flopRate, flops, number, seconds, whole } from "./lib/format.js";
 import { field, pick, slider } from "./lib/controls.js";
 import { calm, h, onWidth, picture, replace, s } from "./lib/dom.js";
-import { axisX, axisY, linear, log } from "./lib/plot.js";
+import { axisX, linear } from "./lib/plot.js";
+import { ROOFLINE_CSS, rooflinePlot } from "./lib/roofline.js";
 import { activationFormat, arithmetic, bytesPerElement, footprint, kvBytes, report,
   sequencesThatFit } from "./lib/theory.js";
 
-const TOKENS = [1, 16, 64, 128, 256, 512, 1000, 2000, 4000, 8000, 16000, 32000, 64000, 100000, 128000,
-  256000, 512000, 1000000];
+const TOKENS = [1, 16, 64, 128, 256, 512, 1000, 2000, 4000, 8000, 16000, 32000, 64000, 100000,
+  128000, 256000, 512000, 1000000];
 const USERS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 const CHIPS = [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 72];
 const OWN = "own";
 const KV_FORMATS = ["fp8", "int8", "q8_0", "q4_0"];
 const MATRICES = ["projections", "ffn", "logits"];
+const CACHE = ["attention", "kv_write"];
+
+const tokens = (count) =>
+  count === 0 ? "nothing yet" : `${whole(count)} token${count === 1 ? "" : "s"}`;
+const users = (count) => `${whole(count)} user${count === 1 ? "" : "s"}`;
+const waitsFor = ({ bound }, memory = "bytes") => (bound === "compute" ? "compute" : memory);
+
+// Some parts of a pass as one.
+function together(pass, names) {
+  const sum = (of) => names.reduce((total, name) => total + pass.parts[name][of], 0);
+  return { flops: sum("flops"), bytes: sum("bytes"), seconds: sum("seconds") };
+}
 
 export function render({ model, el }) {
   const given = model.get("catalog");
@@ -72,8 +85,13 @@ export function calculate(catalog, state) {
 // chosen format falls back to its own 16 bits.
 function settle(catalog, state) {
   const speed = state.ownSpeed * 1e12;
-  catalog.chips[OWN] = { name: "your machine", default_dtype: "bf16", memory_bytes: state.ownMemory * 1e9,
-    bandwidth: state.ownBandwidth * 1e9, flops: { fp32: speed, bf16: speed, fp16: speed } };
+  catalog.chips[OWN] = {
+    name: "your machine",
+    default_dtype: "bf16",
+    memory_bytes: state.ownMemory * 1e9,
+    bandwidth: state.ownBandwidth * 1e9,
+    flops: { fp32: speed, bf16: speed, fp16: speed },
+  };
   const chip = catalog.chips[state.chip];
   if (!arithmetic(catalog, chip, state.dtype)) state.dtype = chip.default_dtype;
 }
@@ -133,7 +151,8 @@ function question(catalog, change) {
         ...chips.map(([key, chip]) => [key, `${chip.name}, ${chip.year}`, kind(chip), chip.name])] }),
     prompt: slider({ label: "Prompt", values: TOKENS, value: 2000, format: tokens,
       // The cache holds the prompt until the reader says otherwise.
-      onchange: (prompt) => change(last.context === last.prompt ? { prompt, context: prompt } : { prompt }) }),
+      onchange: (prompt) => change(last.context === last.prompt
+        ? { prompt, context: prompt } : { prompt }) }),
     context: slider({ label: "Context, cached", values: [0, ...TOKENS], value: 2000,
       format: tokens, onchange: (context) => change({ context }) }),
     batch: slider({ label: "Users at once", values: USERS, value: 1, format: whole,
@@ -154,7 +173,8 @@ function question(catalog, change) {
     controls.ownMemory.node);
   const node = h("div", { class: "question" },
     h("p", { class: "sentence" }, "Run ", model.node, " with weights in ", dtype.node,
-      " and its KV cache in ", unbroken(kvDtype.node, ","), " on ", unbroken(count.node, " × "), unbroken(chip.node, ".")),
+      " and its KV cache in ", unbroken(kvDtype.node, ","), " on ", unbroken(count.node, " × "),
+      unbroken(chip.node, ".")),
     h("div", { class: "controls" }, prompt.node, context.node, batch.node, price.node), own);
 
   return { node, show({ state, chip }) {
@@ -175,9 +195,6 @@ function question(catalog, change) {
   } };
 }
 
-const tokens = (count) => count === 0 ? "nothing yet" : `${whole(count)} token${count === 1 ? "" : "s"}`;
-const users = (count) => `${whole(count)} user${count === 1 ? "" : "s"}`;
-
 // The verdict: whether it fits, and if not, what one press would change.
 
 function verdict(catalog, change) {
@@ -187,26 +204,26 @@ function verdict(catalog, change) {
     change(values);
     node.focus({ preventScroll: true });
   };
-  return { node, show({ fits, state, shape, chip, capacity, footprint: need, weight_bytes, users: room, longest }) {
+  return { node, show(answer) {
+    const { fits, state, shape, chip, capacity, weight_bytes, longest } = answer;
+    const [need, room] = [answer.footprint, answer.users];
     const count = state.chips === 1 ? `one ${chip.name}` : `${state.chips} × ${chip.name}`;
-    const beyond = longest > shape.max_context
-      ? h("p", { class: "soft" }, `${shape.name} was made for ${whole(shape.max_context)} tokens; beyond them this is arithmetic only.`)
-      : null;
+    const beyond = longest <= shape.max_context ? null : h("p", { class: "soft" },
+      `${shape.name} was made for ${tokens(shape.max_context)}; beyond them this is arithmetic only.`);
+    const say = (finding, ...rest) => h("p", {}, h("strong", {}, finding), " ", rest);
     if (fits === null) {
-      replace(node, h("p", {}, h("strong", {}, "Its memory is up to you. "), `It needs ${bytes(need)}.`), beyond);
+      replace(node, say("Its memory is up to you.", `It needs ${bytes(need)}.`), beyond);
     } else if (fits) {
-      replace(node, h("p", {}, h("strong", {}, "It fits. "),
-        `${bytes(need)} of ${bytes(capacity)} are taken; `,
+      replace(node, say("It fits.", `${bytes(need)} of ${bytes(capacity)} are taken; `,
         h("strong", {}, users(room)), ` with ${tokens(longest)} each would fill it.`), beyond);
     } else {
-      const fixes = remedies(catalog, state, room);
-      replace(node, h("p", {}, h("strong", {}, "It does not fit. "),
-        weight_bytes > capacity
-          ? `The weights alone take ${bytes(weight_bytes)}; ${count} holds ${bytes(capacity)}. `
-          : `Weights and caches take ${bytes(need)}; ${count} holds ${bytes(capacity)}. `,
+      const much = weight_bytes > capacity ? `The weights alone take ${bytes(weight_bytes)}`
+        : `Weights and caches take ${bytes(need)}`;
+      const fixes = remedies(catalog, state, room).map(([label, values]) =>
+        h("button", { type: "button", onclick: press(values) }, label));
+      replace(node, say("It does not fit.", `${much}; ${count} holds ${bytes(capacity)}. `,
         "The speeds below are what the chip's two numbers would allow."),
-      h("p", { class: "fixes" }, fixes.length ? "Make it fit: " : "", fixes.map(([label, values]) =>
-        h("button", { type: "button", onclick: press(values) }, label))), beyond);
+      h("p", { class: "fixes" }, fixes.length ? "Make it fit: " : "", fixes), beyond);
     }
   } };
 }
@@ -235,207 +252,132 @@ function remedies(catalog, state, room) {
 
 function tiles() {
   const node = h("dl", { class: "tiles" });
-  const tile = (name, value, unit, note, colour) => h("div", { class: colour },
-    h("dt", {}, name), h("dd", { class: "value" }, value, h("small", {}, unit)), h("dd", { class: "note" }, note));
+  const tile = (colour, name, [value, unit], note) => h("div", { class: colour }, h("dt", {}, name),
+    h("dd", { class: "value" }, value, h("small", {}, unit ?? "")), h("dd", { class: "note" }, note));
   const split = (text) => text.split("\u00a0");
   return { node, show({ state, ttft, tpot, prefill, decode, dollars_out, dollars_in }) {
-    const colour = (bound) => (bound === "compute" ? "compute" : "bytes");
+    const { batch, prompt } = state;
     replace(node,
-      tile("Tokens per second", number(decode.tokens_per_second, 4), "",
-        state.batch > 1 ? `at most; ${number(1 / tpot, 3)} for each of ${whole(state.batch)} users` : "at most, for the one user",
-        colour(decode.bound)),
-      tile("First token (TTFT)", ...split(seconds(ttft)), `one prompt of ${tokens(state.prompt)}, no queue`, colour(prefill.bound)),
-      tile("Each one after (TPOT)", ...split(seconds(tpot)), `one step for ${users(state.batch)}`, colour(decode.bound)),
-      tile("A million tokens", dollars(dollars_out), "", `written; ${dollars(dollars_in)} read`, "soft"));
+      tile(waitsFor(decode), "Tokens per second", [number(decode.tokens_per_second, 4)],
+        batch > 1 ? `at most; ${number(1 / tpot)} for each of ${users(batch)}` : "at most, for the one user"),
+      tile(waitsFor(prefill), "First token (TTFT)", split(seconds(ttft)),
+        `one prompt of ${tokens(prompt)}, no queue`),
+      tile(waitsFor(decode), "Each one after (TPOT)", split(seconds(tpot)), `one step for ${users(batch)}`),
+      tile("soft", "A million tokens", [dollars(dollars_out)], `written; ${dollars(dollars_in)} read`));
   } };
+}
+
+// A figure whose caption asks a question and answers it, and that is drawn anew for each width.
+function panel(name, question, ...below) {
+  const [caption, canvas] = [h("figcaption"), h("div")];
+  let [width, draw] = [0, () => {}];
+  onWidth(canvas, (now) => {
+    width = now;
+    draw(width);
+  });
+  return {
+    node: h("figure", { class: name }, caption, canvas, below),
+    say: (...answer) => replace(caption, h("strong", {}, question, " "), ...answer),
+    paint(next) {
+      draw = (now) => replace(canvas, next(now));
+      if (width) draw(width);
+    },
+  };
 }
 
 // Memory: weights, then each user's cache, against what the chips hold.
 
 function memory() {
-  const canvas = h("div", {});
-  const caption = h("figcaption", {});
-  let draw = () => {};
-  const node = h("figure", { class: "memory" }, caption, canvas);
-  onWidth(canvas, () => draw());
+  const { node, say, paint } = panel("memory", "Does it fit?");
   return { node, show({ state, capacity, footprint: need, weight_bytes, kv_bytes_per_user, chip }) {
     const kv = need - weight_bytes;
-    replace(caption, h("strong", {}, "Does it fit? "), h("b", { class: "bytes" }, `Weights ${bytes(weight_bytes)}`), " + ",
+    say(h("b", { class: "bytes" }, `Weights ${bytes(weight_bytes)}`), " + ",
       h("b", { class: "kv" }, `KV cache ${bytes(kv)}`),
       capacity === null ? "" : ` against ${bytes(capacity)}`);
-    draw = () => {
-      const width = canvas.clientWidth;
-      if (!width) return;
+    paint((width) => {
       const x = linear([0, Math.max(need, capacity ?? 0) * 1.02], [0, width]);
-      const y = 4;
-      const height = 34;
-      const lanes = state.batch <= 64 && x(kv_bytes_per_user) >= 4
-        ? Array.from({ length: state.batch - 1 }, (_, i) => x(weight_bytes + (i + 1) * kv_bytes_per_user)) : [];
-      const walls = capacity === null ? []
-        : Array.from({ length: state.chips }, (_, i) => x((i + 1) * chip.memory_bytes));
-      const label = (at, text, anchor = "middle") => s("text", { x: at, y: y + height + 18, class: "tick", "text-anchor": anchor }, text);
-      replace(canvas, picture(width, 62, `Weights ${bytes(weight_bytes)} and KV cache ${bytes(kv)}`
-        + (capacity === null ? "." : ` against a capacity of ${bytes(capacity)}.`),
-      capacity === null ? null
-        : s("rect", { class: "room", x: 0.5, y, width: x(capacity) - 1, height, rx: 4 }),
-      s("rect", { class: "bytes", x: 0, y, width: Math.max(1, x(weight_bytes)), height, rx: 4 }),
-      s("rect", { class: "kv", x: x(weight_bytes) + 1.5, y, width: Math.max(2, x(kv) - 1.5), height, rx: 2 }),
-      lanes.map((at) => s("line", { class: "lane", x1: at, x2: at, y1: y, y2: y + height })),
-      need > capacity && capacity !== null
-        ? [s("rect", { class: "over", x: x(capacity), y: y - 3, width: x(need) - x(capacity), height: height + 6 }),
-          x(need) - x(capacity) > 110 ? label(x(need), `${bytes(need - capacity)} too much`, "end") : null] : null,
-      walls.map((at, i) => s("line", { class: i === walls.length - 1 ? "wall" : "wall inner", x1: at, x2: at, y1: y - 4, y2: y + height + 5 })),
-      walls.length && walls.length <= 8
-        ? walls.map((at, i) => (walls.length <= 3 || i === walls.length - 1
-          ? label(at, `${i + 1} chip${i ? "s" : ""}, ${bytes((i + 1) * chip.memory_bytes)}`, "end") : null)) : null));
-    };
-    draw();
+      const [y, height] = [4, 34];
+      const bar = (colour, from, to, rx) => s("rect",
+        { class: colour, x: x(from), y, width: Math.max(1.5, x(to) - x(from)), height, rx });
+      const label = (at, text) =>
+        s("text", { class: "tick", x: at, y: y + height + 18, "text-anchor": "end" }, text);
+      const lanes = state.batch <= 64 && x(kv_bytes_per_user) >= 4 ? state.batch - 1 : 0;
+      const alt = `Weights ${bytes(weight_bytes)} and KV cache ${bytes(kv)}`
+        + (capacity === null ? "." : ` against a capacity of ${bytes(capacity)}.`);
+      return picture(width, 62, alt,
+        capacity === null ? null : bar("room", 0, capacity, 4),
+        bar("bytes", 0, weight_bytes, 4),
+        bar("kv", weight_bytes, need, 2),
+        each(lanes, (i) => line("lane", x(weight_bytes + i * kv_bytes_per_user), y, y + height)),
+        capacity === null || need <= capacity ? null : [
+          s("rect", { class: "over", x: x(capacity), y: y - 3, width: x(need - capacity), height: height + 6 }),
+          x(need - capacity) > 110 ? label(x(need), `${bytes(need - capacity)} too much`) : null],
+        capacity === null ? null : each(state.chips, (i) => {
+          const [end, last] = [x(i * chip.memory_bytes), i === state.chips];
+          return [line(last ? "wall" : "wall inner", end, y - 4, y + height + 5),
+            last || state.chips <= 3
+              ? label(end, `${i} chip${i > 1 ? "s" : ""}, ${bytes(i * chip.memory_bytes)}`) : null];
+        }));
+    });
   } };
 }
+
+const each = (count, make) => Array.from({ length: count }, (_, i) => make(i + 1));
+const line = (name, x, y1, y2) => s("line", { class: name, x1: x, x2: x, y1, y2 });
 
 // The roofline: where a prefill and a decode step stand under the roof of these chips.
 
 function roofline() {
-  const canvas = h("div", {});
-  const caption = h("figcaption", {});
-  const rings = h("p", { class: "soft" }, "Rings: a decode step's weights, which all users share, and "
-    + "its KV cache, which nobody shares. More users push the first to the right, never the second.");
-  const node = h("figure", { class: "roofline" }, caption, canvas, rings);
-  let plot = null;
-  let answer = null;
-  onWidth(canvas, (width) => {
-    plot = frame(width);
-    replace(canvas, plot.node);
-    if (answer) plot.show(answer);
-  });
-  return { node, show(next) {
-    answer = next;
-    const { prefill, decode } = answer;
-    const side = ({ intensity, bound }) => [`${number(intensity, 3)}\u00a0FLOP/B, for `,
-      bound === "compute" ? h("b", { class: "compute" }, "arithmetic") : h("b", { class: "bytes" }, "bytes")];
-    replace(caption, h("strong", {}, "What does it wait for? "), "Prefill, at ", side(prefill), "; decode, at ", side(decode), ".");
-    plot?.show(answer);
+  const { node, say, paint } = panel("roofline", "What does it wait for?", h("p", { class: "soft" },
+    "Rings: a decode step's weights, which all users share, and its KV cache, which nobody shares. "
+    + "More users push the first to the right, never the second."));
+  let [plot, drawn] = [null, 0];
+  const side = (placed) => [`${number(placed.intensity)}\u00a0FLOP/B, for `, h("b",
+    { class: waitsFor(placed) }, placed.bound === "compute" ? "arithmetic" : "bytes")];
+  return { node, show({ peak, bandwidth, prefill, decode }) {
+    say("Prefill, at ", side(prefill), "; decode, at ", side(decode), ".");
+    const rings = [
+      { part: together(decode, MATRICES), name: "its weights", colour: "bytes" },
+      { part: decode.parts.attention, name: "its KV cache", colour: "kv" },
+    ];
+    paint((width) => {
+      if (width !== drawn) [plot, drawn] = [rooflinePlot(width), width];
+      plot.show({ peak, bandwidth, prefill, decode, rings });
+      return plot.node;
+    });
   } };
 }
 
-function frame(width) {
-  const small = width < 480;
-  const height = Math.round(Math.min(400, Math.max(280, width * 0.56)));
-  const left = small ? 48 : 64;
-  const [right, top, bottom] = [width - 16, 26, height - 46];
-  const [low, high] = [0.5, 1e5];
-  const x = log([low, high], [left, right]);
-  const roof = s("g", {});
-  const dots = s("g", {});
-  const block = s("g", { class: "mark" }, s("rect", { class: "glyph", x: -15, y: -7, width: 30, height: 14, rx: 3 }),
-    s("text", { y: 25, "text-anchor": "middle" }, "prefill"));
-  const ticks = s("g", { class: "mark" },
-    s("rect", { class: "halo", x: -16, y: -10, width: 32, height: 20, rx: 4 }),
-    [-12, -6, 0, 6, 12].map((at) => s("rect", { class: "glyph", x: at - 1.5, y: -8, width: 3, height: 16 })),
-    s("text", { x: 20, y: 5 }, "decode"));
-  const axes = s("g", {});
-  const node = picture(width, height, "", axes, roof, dots, ticks, block);
-  let ceiling = null;
-  return { node, show({ prefill, decode, peak, bandwidth, ridge }) {
-    // Two fixed windows, so that a change of chip moves the roof and not the axis.
-    const [floor, least] = peak < 3e13 ? [1e9, 1e14] : [1e11, 1e16];
-    const wanted = Math.max(least, 10 ** Math.ceil(Math.log10(peak * 1.7)));
-    const y = log([floor, wanted], [bottom, top]);
-    node.setAttribute("aria-label", `Roofline: ${flopRate(peak)} and ${byteRate(bandwidth)} meet at ${number(ridge, 4)} FLOP/B;`
-      + ` prefill stands at ${number(prefill.intensity)} and decode at ${number(decode.intensity)} FLOP/B.`);
-    if (wanted !== ceiling) {
-      ceiling = wanted;
-      const rate = (value) => flopRate(value).replace("FLOP/s", "").trim();
-      replace(axes,
-        axisX(x, bottom, { top, ticks: [1, 10, 100, 1e3, 1e4, 1e5].filter((v) => v <= high), format: (v) => (v < 1000 ? whole(v) : `${v / 1000}k`),
-          title: "operations per byte moved (FLOP/B)" }),
-        axisY(y, left, { right, format: rate, title: "attainable FLOP/s" }));
-    }
-    const inside = (value) => Math.min(high, Math.max(low, value));
-    const start = Math.max(low, floor / bandwidth);
-    const at = (intensity, speed) => [x(inside(intensity)), y(Math.max(floor, speed))];
-    const [x0, y0] = at(start, bandwidth * start);
-    const [xr, yr] = at(ridge, peak);
-    const slope = (Math.atan2(yr - y0, xr - x0) * 180) / Math.PI;
-    const spots = [prefill, decode, decode.parts.attention].map(
-      ({ intensity, flops, seconds: time }) => at(intensity, flops / time));
-    const clear = ([px, py]) => Math.min(...spots.map(([sx, sy]) => Math.hypot(sx - px, sy - py)));
-    const along = [0.5, 0.3, 0.7].map((share) => start * (ridge / start) ** share)
-      .map((intensity) => at(intensity, bandwidth * intensity));
-    const middle = along.reduce((best, spot) => (clear(spot) > clear(best) + 12 ? spot : best));
-    replace(roof,
-      s("rect", { class: "bytes shade", x: left, y: top, width: xr - left, height: bottom - top }),
-      s("rect", { class: "compute shade", x: xr, y: top, width: right - xr, height: bottom - top }),
-      s("line", { class: "ridge", x1: xr, x2: xr, y1: yr, y2: bottom }),
-      s("path", { class: "bytes line", d: `M${x0} ${y0}L${xr} ${yr}` }),
-      s("path", { class: "compute line", d: `M${xr} ${yr}H${right}` }),
-      s("text", { class: "bytes name", transform: `translate(${middle}) rotate(${slope})`, y: -13, "text-anchor": "middle" },
-        byteRate(bandwidth)),
-      s("text", { class: "compute name", x: right - 4, y: yr - 9, "text-anchor": "end" }, flopRate(peak)),
-      s("text", { class: "ridge-name", x: xr + 6, y: bottom - 8 }, `ridge ${number(ridge, 4)}`));
-    const put = (mark, { intensity, flops, seconds: time, bound }) => {
-      const [mx, my] = at(intensity, flops / time);
-      mark.classList.toggle("waits-for-bytes", bound === "memory");
-      mark.style.transform = `translate(${mx}px, ${my}px)`;
-    };
-    put(block, prefill);
-    put(ticks, decode);
-    block.querySelector("text").setAttribute("y", Math.hypot(spots[0][0] - spots[1][0], spots[0][1] - spots[1][1]) < 90 ? -15 : 25);
-    const matrices = together(decode, MATRICES);
-    const attention = decode.parts.attention;
-    const dot = (part, name, colour) => {
-      if (!part.bytes || !part.flops) return null;
-      const [dx, dy] = at(part.flops / part.bytes, part.flops / part.seconds);
-      const near = spots.slice(0, 2).some(([mx, my]) => Math.hypot(dx - mx, dy - my) < 60);
-      return s("g", { class: `dot ${colour}` }, s("circle", { cx: dx, cy: dy, r: 5 }),
-        near ? null : s("text", { x: dx + 9, y: dy + 16 }, name));
-    };
-    replace(dots, dot(matrices, "its weights", "bytes"), dot(attention, "its KV cache", "kv"));
-  } };
-}
-
-function together(pass, names) {
-  const sum = (of) => names.reduce((total, name) => total + pass.parts[name][of], 0);
-  return { flops: sum("flops"), bytes: sum("bytes"), seconds: sum("seconds") };
-}
-
-// What one user sees: the prompt as one wide block, then a tick a token; and what is in a tick.
+// What one user sees: the prompt as one wide block, then a tick for each token.
 
 function timeline() {
-  const canvas = h("div", {});
-  const caption = h("figcaption", {});
-  const node = h("figure", { class: "timeline" }, caption, canvas);
-  let draw = () => {};
-  onWidth(canvas, () => draw());
+  const { node, say, paint } = panel("timeline", "What does a user see?");
   return { node, show({ ttft, tpot, prefill, decode }) {
     const shares = [
-      ["weights", together(decode, MATRICES).seconds, decode.parts.ffn.bound === "compute" ? "compute" : "bytes"],
-      ["KV cache", together(decode, ["attention", "kv_write"]).seconds, decode.parts.attention.bound === "compute" ? "compute" : "kv"],
+      ["weights", together(decode, MATRICES).seconds, waitsFor(decode.parts.ffn)],
+      ["KV cache", together(decode, CACHE).seconds, waitsFor(decode.parts.attention, "kv")],
       ["activations", decode.parts.activations.seconds, "wait"],
-    ];
-    replace(caption, h("strong", {}, "What does a user see? "), "The first token after ", h("b", {}, seconds(ttft)), ", then one every ", h("b", {}, seconds(tpot)),
-      " (", shares.filter(([, time]) => time > 0.005 * tpot).map(([name, time, colour], i) =>
+    ].filter(([, time]) => time > 0.005 * tpot);
+    say("The first token after ", h("b", {}, seconds(ttft)), ", then one every ", h("b", {}, seconds(tpot)),
+      " (", shares.map(([name, time, colour], i) =>
         [i ? " + " : "", h("b", { class: colour }, `${name} ${seconds(time)}`)]), ").");
-    draw = () => {
-      const width = canvas.clientWidth;
-      if (!width) return;
-      const colour = ({ bound }) => (bound === "compute" ? "compute" : "bytes");
-      const total = Math.max(1.35 * ttft, ttft + 12 * tpot);
-      const x = linear([0, total], [0, width - 14]);
-      const gap = x(tpot);
-      const count = Math.floor((total - ttft) / tpot);
-      const ticks = gap >= 3
-        ? Array.from({ length: count }, (_, i) => s("rect", { class: colour(decode), x: x(ttft + (i + 1) * tpot) - 1.25, y: 4, width: 2.5, height: 34 }))
-        : [s("rect", { class: `${colour(decode)} blur`, x: x(ttft), y: 4, width: x(total) - x(ttft), height: 34 }),
-          x(total) - x(ttft) > 70 ? s("text", { class: "in", x: (x(ttft) + x(total)) / 2, y: 26, "text-anchor": "middle" }, "decode") : null];
-      const marks = x.ticks(width < 480 ? 3 : 6);
-      replace(canvas, picture(width, 74, `Timeline: a first token after ${seconds(ttft)}, then one every ${seconds(tpot)}.`,
-        axisX(x, 44, { ticks: marks.filter((t) => t > 0 && x(t) < width - 24), format: seconds }),
-        s("text", { class: "tick", y: 62 }, "Enter"),
-        s("rect", { class: colour(prefill), x: 0, y: 4, width: Math.max(1.5, x(ttft)), height: 34, rx: 3 }),
-        x(ttft) > 90 ? s("text", { class: "on", x: x(ttft) / 2, y: 26, "text-anchor": "middle" }, "prefill") : null, ticks));
-    };
-    draw();
+    paint((width) => {
+      const end = Math.max(1.35 * ttft, ttft + 12 * tpot);
+      const x = linear([0, end], [0, width - 14]);
+      const box = (name, from, to) =>
+        s("rect", { class: name, x: x(from), y: 4, width: Math.max(1.5, x(to) - x(from)), height: 34, rx: 3 });
+      const word = (name, from, to, text) => x(to) - x(from) < 90 ? null
+        : s("text", { class: name, x: x((from + to) / 2), y: 26, "text-anchor": "middle" }, text);
+      const tick = (i) => s("rect",
+        { class: waitsFor(decode), x: x(ttft + i * tpot) - 1.25, y: 4, width: 2.5, height: 34 });
+      const marks = x.ticks(width < 480 ? 3 : 6).filter((t) => t > 0 && x(t) < width - 24);
+      return picture(width, 74,
+        `Timeline: a first token after ${seconds(ttft)}, then one every ${seconds(tpot)}.`,
+        axisX(x, 44, { ticks: marks, format: seconds }), s("text", { class: "tick", y: 62 }, "Enter"),
+        box(waitsFor(prefill), 0, ttft), word("on", 0, ttft, "prefill"),
+        x(tpot) >= 3 ? each(Math.floor((end - ttft) / tpot + 1e-9), tick)
+          : [box(`${waitsFor(decode)} blur`, ttft, end), word("in", ttft, end, "decode")]);
+    });
   } };
 }
 
@@ -444,52 +386,60 @@ function timeline() {
 function equations(catalog) {
   const list = h("dl", { class: "equations" });
   const node = h("section", {}, h("strong", { class: "head" }, "Where do the numbers come from?"), list);
-  const mark = (colour) => (text) => h("b", { class: colour }, text);
-  const [blue, green, orange, plain] = ["bytes", "kv", "compute", "plain"].map(mark);
-  const row = (name, formula, result) => h("div", {}, h("dt", {}, name),
+  const [blue, green, orange, plain] = ["bytes", "kv", "compute", "plain"].map(
+    (colour) => (text) => h("b", { class: colour }, text));
+  const row = (name, result, ...formula) => h("div", {}, h("dt", {}, name),
     h("dd", {}, formula, " = ", h("strong", {}, result)));
 
   // A pass takes its arithmetic where that is slower, and its bytes where they are.
-  function time(pass, peak, bandwidth) {
-    const worked = Object.values(pass.parts).filter((part) => part.bound === "compute")
-      .reduce((total, part) => total + part.flops, 0);
-    const moved = (names) => names.filter((name) => pass.parts[name].bound === "memory")
-      .reduce((total, name) => total + pass.parts[name].bytes, 0);
-    const terms = [[moved(MATRICES), blue, "weights"], [moved(["attention", "kv_write"]), green, "KV"],
-      [moved(["activations"]), plain, "activations"]].filter(([size]) => size > 0);
+  function time(pass, { peak, bandwidth }) {
+    const sum = (names, bound, of) => names.map((name) => pass.parts[name])
+      .reduce((total, part) => total + (part.bound === bound ? part[of] : 0), 0);
+    const worked = sum(Object.keys(pass.parts), "compute", "flops");
+    const moved = [[MATRICES, blue, "weights"], [CACHE, green, "KV"], [["activations"], plain, "activations"]]
+      .map(([names, colour, what]) => [sum(names, "memory", "bytes"), colour, what])
+      .filter(([size]) => size > 0);
     return [
       worked ? [orange(flops(worked, 4)), " ÷ ", flopRate(peak)] : "",
-      worked && terms.length ? " + " : "",
-      terms.length ? ["(", terms.map(([size, colour, name], i) => [i ? " + " : "", colour(`${bytes(size, 4)} ${name}`)]),
-        ") ÷ ", byteRate(bandwidth)] : "",
+      worked && moved.length ? " + " : "",
+      moved.length ? ["(", moved.map(([size, colour, what], i) =>
+        [i ? " + " : "", colour(`${bytes(size, 4)} ${what}`)]), ") ÷ ", byteRate(bandwidth)] : "",
     ];
   }
 
-  return { node, show({ state, shape, chip, kvFormat, longest, weight_bytes, kv_bytes_per_token, kv_bytes_per_user,
-    capacity, users: room, ridge, peak, bandwidth, prefill, decode, ttft, tpot, dollars_out }) {
+  // What a token leaves in the cache, by the model's own sizes.
+  function kept({ latent, layers, kv_heads, head_dim }, kvFormat) {
+    const values = latent
+      ? `${layers} layers × (${latent.kv_rank} + ${latent.rope_dim}) latent values`
+      : `2 × ${layers} layers × ${kv_heads} KV heads × ${head_dim} wide`;
+    return `${values} × ${number(bytesPerElement(catalog, kvFormat), 4)} B`;
+  }
+
+  return { node, show(answer) {
+    const { state, shape, chip, longest, capacity, peak, bandwidth, prefill, decode } = answer;
     const { chips, batch, price, dtype } = state;
-    const times = chips === 1 ? "" : `${chips} × `;
-    const element = `${number(bytesPerElement(catalog, kvFormat), 4)} B`;
-    const kept = shape.latent
-      ? `${shape.layers} layers × (${shape.latent.kv_rank} + ${shape.latent.rope_dim}) latent values × ${element}`
-      : `2 × ${shape.layers} layers × ${shape.kv_heads} KV heads × ${shape.head_dim} wide × ${element}`;
-    const windowed = shape.windowed_layers && longest > shape.window;
+    const [weights, cache] = [answer.weight_bytes, answer.kv_bytes_per_user];
+    const speed = number(decode.tokens_per_second, 4);
+    const windowed = !shape.windowed_layers || longest <= shape.window ? ""
+      : `, but ${shape.windowed_layers} of ${shape.layers} layers keep the last ${whole(shape.window)} only`;
     replace(list,
-      row("Weights", [whole(shape.params), " × ", `${number(bytesPerElement(catalog, dtype), 4)} B`], blue(bytes(weight_bytes, 4))),
-      row("KV cache, a token", kept, green(`${whole(kv_bytes_per_token)} B`)),
-      row("KV cache, a user", [`${tokens(longest)} × ${whole(kv_bytes_per_token)} B`,
-        windowed ? `, but ${shape.windowed_layers} of ${shape.layers} layers keep the last ${whole(shape.window)} only` : ""],
-      green(bytes(kv_bytes_per_user, 4))),
-      capacity === null ? null : row("Users that fit", [`(${times}${bytes(chip.memory_bytes)} − `, blue(bytes(weight_bytes)), ") ÷ ",
-        green(bytes(kv_bytes_per_user))], whole(room)),
-      row("Ridge", [orange(flopRate(peak)), " ÷ ", blue(byteRate(bandwidth))], `${number(ridge, 4)} FLOP/B`),
-      row("Prefill, operations", [`matrices ${flops(together(prefill, MATRICES).flops, 4)} + attention ${flops(prefill.parts.attention.flops, 4)}`],
-        orange(flops(prefill.flops, 5))),
-      row("First token (TTFT)", time(prefill, peak, bandwidth), seconds(ttft)),
-      row("Each token after (TPOT)", time(decode, peak, bandwidth), seconds(tpot)),
-      row("Tokens per second", [`${users(batch)} ÷ ${seconds(tpot, 4)}`], number(decode.tokens_per_second, 4)),
-      row("A million tokens", [`${dollars(price)} × ${chips} chip${chips === 1 ? "" : "s"} ÷ 3,600 s ÷ ${number(decode.tokens_per_second, 4)} tok/s × 10⁶`],
-        dollars(dollars_out)));
+      row("Weights", blue(bytes(weights, 4)),
+        `${whole(shape.params)} × ${number(bytesPerElement(catalog, dtype), 4)} B`),
+      row("KV cache, a token", green(`${whole(answer.kv_bytes_per_token)} B`), kept(shape, answer.kvFormat)),
+      row("KV cache, a user", green(bytes(cache, 4)),
+        `${tokens(longest)} × ${whole(answer.kv_bytes_per_token)} B`, windowed),
+      capacity === null ? null : row("Users that fit", whole(answer.users),
+        `(${chips > 1 ? `${chips} × ` : ""}${bytes(chip.memory_bytes)} − `, blue(bytes(weights)), ") ÷ ",
+        green(bytes(cache))),
+      row("Ridge", `${number(answer.ridge, 4)} FLOP/B`, orange(flopRate(peak)), " ÷ ", blue(byteRate(bandwidth))),
+      row("Prefill, operations", orange(flops(prefill.flops, 5)),
+        `matrices ${flops(together(prefill, MATRICES).flops, 4)} + `,
+        `attention ${flops(prefill.parts.attention.flops, 4)}`),
+      row("First token (TTFT)", seconds(answer.ttft), time(prefill, answer)),
+      row("Each token after (TPOT)", seconds(answer.tpot), time(decode, answer)),
+      row("Tokens per second", speed, `${users(batch)} ÷ ${seconds(answer.tpot, 4)}`),
+      row("A million tokens", dollars(answer.dollars_out),
+        `${dollars(price)} × ${chips} chip${chips === 1 ? "" : "s"} ÷ 3,600 s ÷ ${speed} tok/s × 10⁶`));
   } };
 }
 
@@ -497,34 +447,38 @@ function equations(catalog) {
 
 function command(catalog, change, model) {
   const { count, median, best } = model.get("published");
-  const code = h("code", {});
-  const says = h("p", { class: "soft" });
+  const [says, code] = [h("p", { class: "soft" }), h("code")];
   const node = h("div", { class: "last" },
-    h("p", { class: "wrong" }, h("strong", {}, "Where this is wrong: "),
-      "it is a limit, not a forecast, since launches, scheduling and the talk between chips cost nothing here; "
-      + `of ${count} published speeds for one user the best reaches ${number(best, 2)} of it, the median ${number(median, 2)}.`),
+    h("p", {}, h("strong", {}, "Where this is wrong: "), "it is a limit, not a forecast, since launches, "
+      + "scheduling and the talk between chips cost nothing here; of "
+      + `${count} published speeds for one user the best reaches ${number(best, 2)} of it, `
+      + `the median ${number(median, 2)}.`),
     says, h("pre", { tabindex: 0 }, code));
-  return { node, show({ state }) {
-    const { model, chip, chips, dtype, kvDtype, prompt, context, batch } = state;
-    says.textContent = chip === OWN ? "A terminal measures the two numbers of your machine:"
-      : "The same from a terminal:";
-    if (chip === OWN) {
-      code.textContent = "inferlab device";
-      return;
-    }
-    const options = [["model", model], ["device", chip], ["prompt", prompt], context !== prompt && ["context", context],
-      batch !== 1 && ["batch", batch], dtype !== catalog.chips[chip].default_dtype && ["dtype", dtype], kvDtype && ["kv-dtype", kvDtype], chips !== 1 && ["chips", chips]];
-    code.textContent = "inferlab explain " + options.filter(Boolean).map(([name, value]) => `--${name} ${value}`).join(" ");
+  return { node, show({ state, chip }) {
+    const own = state.chip === OWN;
+    says.textContent = own ? "A terminal measures the numbers of your machine:" : "The same from a terminal:";
+    const options = [
+      ["model", state.model, true],
+      ["device", state.chip, true],
+      ["prompt", state.prompt, true],
+      ["context", state.context, state.context !== state.prompt],
+      ["batch", state.batch, state.batch !== 1],
+      ["dtype", state.dtype, state.dtype !== chip.default_dtype],
+      ["kv-dtype", state.kvDtype, state.kvDtype !== null],
+      ["chips", state.chips, state.chips !== 1],
+    ].filter(([, , needed]) => needed).map(([name, value]) => ` --${name} ${value}`);
+    code.textContent = own ? "inferlab device" : `inferlab explain${options.join("")}`;
   } };
 }
 
-const CSS = `
+const CSS = `${ROOFLINE_CSS}
 .calculator { display: grid; gap: 1.75rem; scroll-margin-top: 4rem; }
 .calculator > *, figure { min-width: 0; margin: 0; }
 .question { display: grid; gap: 1.1rem; padding: 1.1rem 1.25rem 1rem; border: 1px solid var(--rule); border-radius: 12px;
   background: var(--panel); }
 .sentence { margin: 0; font-size: 1.25rem; line-height: 1.75; }
 .unbroken { white-space: nowrap; }
+.question .controls { grid-template-columns: repeat(auto-fit, minmax(min(100%, 17rem), 1fr)); }
 .question select, .question input[type="number"] { background-color: var(--paper); }
 .verdict:focus { outline: none; }
 .verdict { padding-left: 0.9rem; border-left: 4px solid var(--ink); }
@@ -549,19 +503,6 @@ figure > p { margin: 0.4rem 0 0; font-size: 0.875rem; }
 .memory .wall { stroke: var(--ink); stroke-width: 2; }
 .memory .inner { stroke-width: 1; opacity: 0.6; }
 .memory .over { fill: var(--paper); opacity: 0.62; }
-.roofline .shade { opacity: 0.07; }
-.roofline .ridge { stroke: var(--soft); stroke-dasharray: 3 4; }
-.roofline .ridge-name { fill: var(--soft); font-size: 12px; }
-.roofline .name { font-weight: 650; }
-.roofline .glyph { fill: var(--compute); }
-.roofline .waits-for-bytes .glyph { fill: var(--bytes); }
-.roofline .halo { fill: var(--paper); }
-.roofline .mark { transition: transform 0.25s ease-out; }
-.roofline .mark text, .roofline .dot text { font-weight: 650; paint-order: stroke; stroke: var(--paper); stroke-width: 4px;
-  stroke-linejoin: round; }
-.roofline .mark text { fill: var(--ink); }
-.roofline .dot circle { fill: var(--paper); stroke: currentColor; stroke-width: 2.5; }
-.roofline .dot text { font-size: 12px; font-weight: 500; }
 .timeline .on { fill: var(--paper); font-weight: 650; }
 .timeline .blur { opacity: 0.3; }
 .timeline .in { font-weight: 650; }
@@ -583,5 +524,4 @@ figure > p { margin: 0.4rem 0 0; font-size: 0.875rem; }
   .tiles .value { font-size: 1.6rem; }
   .equations > div { grid-template-columns: 1fr; }
 }
-@media (prefers-reduced-motion: reduce) { .roofline .mark { transition: none; } }
 `;

@@ -23,7 +23,7 @@ export function slider({ label, values, min, max, step = 1, value, format = Stri
     value,
     set(wanted) {
       input.value = nearest(wanted);
-      show(at(Number(input.value)));
+      show(wanted); // which may lie between the listed ones
     },
   };
   function show(current) {
