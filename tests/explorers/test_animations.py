@@ -62,8 +62,14 @@ def test_a_piece_of_several_tokens_pays_for_several_passes():
     assert pair["bytes"] == sum(costs.decode_step(SMOL, 37 + i).bytes for i in range(2))
 
 
-def test_times_that_do_not_rise_are_refused():
-    record = RECORD | {"pieces": [{"text": "a", "t": 0.3}, {"text": "b", "t": 0.3}]}
+def test_text_that_was_held_back_costs_no_pass():
+    late = [{"text": "a", "t": 0.3}, {"text": "b", "t": 0.4}, {"text": "c", "t": 0.41, "tokens": 0}]
+    passes = scenes.request_data(RECORD | {"pieces": late}, SMOL, CPU, "bf16")["passes"]
+    assert [(one["text"], one["to"]) for one in passes] == [("a", 0.3), ("bc", 0.4)]
+
+
+def test_times_that_fall_are_refused():
+    record = RECORD | {"pieces": [{"text": "a", "t": 0.3}, {"text": "b", "t": 0.2}]}
     with pytest.raises(InferlabError, match=r"pieces\[1\]\.t"):
         scenes.request_data(record, SMOL, CPU, "bf16")
 

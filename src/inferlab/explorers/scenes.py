@@ -105,9 +105,10 @@ def request_data(
     """Return what animation "request" plays: one pass for the prompt, one for each further token.
 
     `record` holds `prompt`, `prompt_tokens`, `model`, and `pieces`: `{text, t}` for each piece of
-    the answer, with its time after Enter in seconds (and `tokens`, where a piece took more than
-    one). Bytes and operations of each pass are those of `shape` in `dtype` (or as `stored`, see
-    `costs.forward`); `hardware` says which of its two numbers a pass waits for.
+    the answer, with its time after Enter in seconds, and `tokens` where it took more than one or
+    none (then it belongs to the piece before). Bytes and operations of each pass are those of
+    `shape` in `dtype`, or as `stored` (see `costs.forward`); `hardware` says which of its two
+    numbers a pass waits for.
     """
     pieces = record["pieces"]
     if not pieces:
@@ -115,29 +116,30 @@ def request_data(
     passes: list[dict[str, Any]] = []
     context, before = record["prompt_tokens"], 0.0
     for number, piece in enumerate(pieces):
-        if piece["t"] <= before:
+        time, count = piece["t"], piece.get("tokens", 1)
+        if passes and (time == before or count == 0):  # text that an earlier pass had held back
+            passes[-1]["text"] += piece["text"]
+            continue
+        if time <= before:
             raise InferlabError(
-                f"pieces[{number}].t is {piece['t']}: times must rise, and this follows {before}"
+                f"pieces[{number}].t is {time}: it must come after the {before} before it"
             )
-        steps = piece.get("tokens", 1)
-        cost = (
-            costs.prefill(shape, context, dtype=dtype, stored=stored) if number == 0 else Cost({})
-        )
-        for _ in range(steps if number else steps - 1):
+        cost = Cost({}) if passes else costs.prefill(shape, context, dtype=dtype, stored=stored)
+        for _ in range(count if passes else count - 1):
             cost = cost + costs.decode_step(shape, context, dtype=dtype, stored=stored)
             context += 1
         passes.append(
             {
                 "from": before,
-                "to": piece["t"],
-                "tokens": record["prompt_tokens"] if number == 0 else steps,
+                "to": time,
+                "tokens": count if passes else record["prompt_tokens"],
                 "text": piece["text"],
                 "flops": cost.flops,
                 "bytes": cost.bytes,
                 "bound": roofline.place(cost, hardware, dtype).bound,
             }
         )
-        before = piece["t"]
+        before = time
     return {"prompt": record["prompt"], "model": record["model"], "passes": passes}
 
 
