@@ -92,6 +92,9 @@ FORMATS = {
     30: Format("BF16", 1, 2, _bf16),
 }
 
+# Types that files in circulation use and this reader does not: an error can name them.
+OTHERS = {6: "Q5_0", 7: "Q5_1", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K"}
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -181,7 +184,8 @@ class GGUF:
         kind, offset = reader.scalar("I"), reader.scalar("Q")
         if kind not in FORMATS:
             known = ", ".join(sorted(f.name for f in FORMATS.values()))
-            raise reader.error(f"tensor {name!r} has type {kind}; supported types: {known}")
+            found = OTHERS.get(kind, f"number {kind}")
+            raise reader.error(f"tensor {name!r} has type {found}; supported types: {known}")
         form = FORMATS[kind]
         if 0 in shape or shape[-1] % form.width:
             raise reader.error(f"tensor {name!r} of shape {shape} does not fit {form.name} blocks")
