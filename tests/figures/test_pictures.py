@@ -224,6 +224,14 @@ def test_the_finding_and_the_marks_of_the_price_come_from_its_curves():
     assert (orange, [10.0, 10, 100], [0.01, 0.01, 0.1]) in lines
 
 
+def test_rings_on_both_sides_of_the_knee_are_the_finding():
+    curve = {"label": "test", "tokens": [1, 10, 100], "seconds": [0.01, 0.01, 0.1], "knee": 10.0}
+    rings = {"label": "seen", "tokens": [1, 8, 16, 64], "seconds": [0.02, 0.03, 0.05, 0.5]}
+    figure = passes.price([curve], [rings])
+    expected = "8 tokens in a pass took 1.5 times as long as one, 64 took 25 times"
+    assert title(figure) == expected
+
+
 def test_a_knee_beyond_the_plot_leaves_a_flat_line():
     curve = {"label": "flat", "tokens": [1, 8], "seconds": [0.01, 0.01], "knee": 300.0}
     lines = passes.price([curve]).axes[0].lines

@@ -59,9 +59,12 @@ def price(
     """
     if not curves:
         raise InferlabError("curves is empty: the price of a pass needs at least one prediction")
-    figure, axes = canvas(title or _finding(curves), 3.9)
+    seen = _measured_finding(measured[0], curves[0]["knee"]) if measured else None
+    figure, axes = canvas(title or seen or _finding(curves), 3.9)
     for number, one in enumerate(curves):
-        _curve(axes, one, strong=number == 0, last=max(max(c["tokens"]) for c in curves))
+        _curve(axes, one, strong=number == 0)
+    if not measured:
+        _explain(axes, curves[0])
     for number, points in enumerate(measured):
         axes.plot(
             points["tokens"],
@@ -73,14 +76,10 @@ def price(
             markeredgewidth=1.5,
             markeredgecolor=PALETTE["ink"],
         )
-        at = max(range(len(points["tokens"])), key=lambda i: -points["tokens"][i])
+        # Times rise to the right, so there is room to the upper left of the last one.
+        last, height = max(zip(points["tokens"], points["seconds"], strict=True))
         note(
-            axes,
-            points["tokens"][at],
-            points["seconds"][at] * 1.18,
-            points["label"],
-            fontsize=10,
-            va="bottom",
+            axes, last / 1.25, height * 1.05, points["label"], fontsize=10, ha="right", va="bottom"
         )
     axes.set(
         xscale="log",
@@ -105,13 +104,44 @@ def price(
 
 def _finding(curves: Sequence[Mapping[str, Any]]) -> str:
     first = curves[0]
-    text = f"Up to {first['knee']:,.0f} tokens share a pass at the price of one"
+    text = f"Up to {_count(first['knee'])} tokens share a pass at the price of one"
     if len(curves) > 1:
-        text += f"; in {curves[1]['label']}, up to {curves[1]['knee']:,.0f}"
+        text += f"; in {curves[1]['label']}, up to {_count(curves[1]['knee'])}"
     return text
 
 
-def _curve(axes: Any, one: Mapping[str, Any], *, strong: bool, last: float) -> None:
+def _measured_finding(points: Mapping[str, Any], knee: float) -> str | None:
+    """Say what rings show on both sides of the knee, or nothing if they lie on one side only."""
+    price = dict(zip(points["tokens"], points["seconds"], strict=True))
+    shared = max((n for n in price if 1 < n <= knee), default=None)
+    longest = max(price)
+    if 1 not in price or shared is None or longest <= knee:
+        return None
+    few, many = price[shared] / price[1], price[longest] / price[1]
+    return (
+        f"{shared:,} tokens in a pass took {_count(few)} times as long as one, "
+        f"{longest:,} took {_count(many)} times"
+    )
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _explain(axes: Any, one: Mapping[str, Any]) -> None:
+    """Write beside the two arms of a curve what another token costs there."""
+    tokens, seconds, knee = one["tokens"], one["seconds"], one["knee"]
+    if not tokens[0] < knee < tokens[-1] / 2:
+        return
+    flat = (tokens[0] * knee) ** 0.5
+    height = _at(tokens, seconds, flat) * 1.1
+    note(axes, flat, height, "one more token rides along", "bytes", ha="center", va="bottom")
+    steep = (knee * tokens[-1]) ** 0.5
+    height = _at(tokens, seconds, steep)
+    note(axes, steep / 1.12, height, "each token is paid for", "compute", ha="right", va="bottom")
+
+
+def _curve(axes: Any, one: Mapping[str, Any], *, strong: bool) -> None:
     tokens, seconds, knee = one["tokens"], one["seconds"], one["knee"]
     look = {"linewidth": 3.0 if strong else 1.8, "linestyle": "-" if strong else (0, (5, 1.6))}
     height = _at(tokens, seconds, knee)
@@ -126,14 +156,15 @@ def _curve(axes: Any, one: Mapping[str, Any], *, strong: bool, last: float) -> N
     note(axes, tokens[0], seconds[0] / 1.12, one["label"], "bytes", va="top", fontsize=11)
     if inside:
         axes.plot(knee, height, "o", color=PALETTE["ink"], markersize=7 if strong else 5.5)
+        above = knee < 3 * tokens[0]  # below it stands the curve's own label
         note(
             axes,
             knee * 1.06,
-            height / 1.16,
-            f"{knee:,.0f}",
+            height * (1.2 if above else 1 / 1.16),
+            _count(knee),
             fontweight="bold" if strong else "normal",
-            va="top",
-            ha="left",
+            va="bottom" if above else "top",
+            ha="center" if above else "left",
         )
 
 
