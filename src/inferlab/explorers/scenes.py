@@ -104,7 +104,7 @@ def request_data(
 ) -> dict[str, Any]:
     """Return what animation "request" plays: one pass for the prompt, one for each further token.
 
-    `record` holds `prompt`, `prompt_tokens`, `model`, and `pieces`: `{text, t}` for each piece of
+    `record` holds `prompt`, `prompt_tokens` and `pieces`: `{text, t}` for each piece of
     the answer, with its time after Enter in seconds, and `tokens` where it took more than one or
     none (then it belongs to the piece before). Bytes and operations of each pass are those of
     `shape` in `dtype`, or as `stored` (see `costs.forward`); `hardware` says which of its two
@@ -140,7 +140,7 @@ def request_data(
             }
         )
         before = time
-    return {"prompt": record["prompt"], "model": record["model"], "passes": passes}
+    return {"prompt": record["prompt"], "model": shape.name, "passes": passes}
 
 
 def thirty_ms_data(cases: Sequence[tuple[ModelShape, Hardware, str]]) -> dict[str, Any]:
