@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from inferlab.figures.draw import canvas, note
 from inferlab.figures.style import PALETTE
-from inferlab.theory import hardware, units
+from inferlab.theory import hardware
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -129,11 +129,3 @@ def short(name: str) -> str:
     for board in (" SXM2 32GB", " SXM2", " SXM"):
         name = name.replace(board, "")
     return name.replace("GB", " GB")
-
-
-def text(sweep: Sweep) -> str:
-    """Return one chip's division in words: "80 GB / 3.35 TB/s = 24 ms"."""
-    return (
-        f"{units.bytes_text(sweep.memory_bytes)} / {units.rate_text(sweep.bandwidth)}"
-        f" = {units.seconds_text(sweep.seconds)}"
-    )
