@@ -1,6 +1,8 @@
 # Each target sets up what it needs, in .venv, once. A newcomer needs Python 3.11+, make and git.
 PYTHON ?= python3
 VENV := .venv
+# Waiting OpenMP threads sleep: test processes share the cores.
+export OMP_WAIT_POLICY := PASSIVE
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q
 PINNED := $(PIP) -c requirements.txt

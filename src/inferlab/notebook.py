@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import resources
-from pathlib import Path
-
-from inferlab import __version__, machine
+from inferlab import __version__, machine, records
 from inferlab.figures import style
 from inferlab.kernels import backends
 
@@ -17,10 +14,4 @@ def setup() -> None:
     found = " and ".join(name for name, there in compilers.items() if there)
     print(f"inferlab {__version__} on {machine.name()}, with {found or 'torch alone'}")
     print("Live: what a cell measures, it measures here and now")
-    print(f"Recorded elsewhere: {', '.join(recorded()) or 'nothing yet'}")
-
-
-def recorded() -> list[str]:
-    """Return the names of the machines whose measurements came with the package."""
-    folder = resources.files("inferlab.records")
-    return sorted(Path(f.name).stem for f in folder.iterdir() if f.name.endswith(".json"))
+    print(f"Recorded elsewhere: {', '.join(records.names()) or 'nothing yet'}")

@@ -14,32 +14,49 @@ from inferlab.engine import LLM
 #: Tokens in a pass, each twice the one before.
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _ENOUGH_SECONDS = 0.4  # of repeating one pass
-_MOST_RUNS = 30
+_FEWEST_RUNS, _MOST_RUNS = 3, 30
 
 
 def prefill(llm: LLM, tokens: int) -> float:
     """Return the seconds of one pass over `tokens` random tokens, the best of several runs."""
+    return min(prefill_samples(llm, tokens))
+
+
+def prefill_samples(llm: LLM, tokens: int) -> list[float]:
+    """Return the seconds of each of several passes over `tokens` random tokens."""
     ids = _ids(llm, tokens)
-    return _best(lambda: llm.prefill(ids))
+    return _samples(lambda: llm.prefill(ids))
 
 
 def decode_step(llm: LLM, context: int) -> float:
-    """Return the seconds of one more token after `context` others, the best of several runs.
+    """Return the seconds of one more token after `context` others, the best of several runs."""
+    return min(decode_samples(llm, context))
+
+
+def decode_samples(llm: LLM, context: int, runs: int | None = None) -> list[float]:
+    """Return the seconds of each of several decode steps, or of `runs`, after `context` tokens.
 
     The context grows by a token a run, which adds less than a thousandth to a step.
     """
     ids = _ids(llm, context)
     llm.prefill(ids)
-    return _best(lambda: llm.decode_step(ids[:1]))
+    return _samples(lambda: llm.decode_step(ids[:1]), runs)
 
 
 def price(llm: LLM, tokens: Sequence[int] = TOKENS, *, label: str = "measured") -> dict[str, Any]:
-    """Return `label`, `tokens` and the `seconds` of one pass for each of them, nothing cached.
+    """Return `label`, `tokens` and the best `seconds` of one pass for each, nothing cached.
 
     Passes run as the engine runs them: one token is a decode step, more are a prefill.
     """
-    seconds = [decode_step(llm, 1) if n == 1 else prefill(llm, n) for n in tokens]
-    return {"label": label, "tokens": list(tokens), "seconds": seconds}
+    found = price_samples(llm, tokens)
+    seconds = [min(samples) for samples in found["samples"]]
+    return {"label": label, "tokens": found["tokens"], "seconds": seconds}
+
+
+def price_samples(llm: LLM, tokens: Sequence[int] = TOKENS) -> dict[str, Any]:
+    """Return `tokens` and the raw `samples` behind `price`."""
+    samples = [decode_samples(llm, 1) if n == 1 else prefill_samples(llm, n) for n in tokens]
+    return {"tokens": list(tokens), "samples": samples}
 
 
 def _ids(llm: LLM, count: int) -> list[int]:
@@ -47,13 +64,13 @@ def _ids(llm: LLM, count: int) -> list[int]:
     return random.Random(0).choices(range(vocab // 8, vocab), k=count)  # past the special ones
 
 
-def _best(run: Callable[[], Tensor]) -> float:
-    best, spent = float("inf"), 0.0
-    for _ in range(_MOST_RUNS):
+def _samples(run: Callable[[], Tensor], runs: int | None = None) -> list[float]:
+    """Return the seconds of each run: `runs` of them, or as many as the time allows, at least 3."""
+    samples: list[float] = []
+    while len(samples) < (runs or _MOST_RUNS):
         start = time.perf_counter()
         run()[0, 0].item()  # waits for a GPU
-        seconds = time.perf_counter() - start
-        best, spent = min(best, seconds), spent + seconds
-        if spent > _ENOUGH_SECONDS:
+        samples.append(time.perf_counter() - start)
+        if runs is None and len(samples) >= _FEWEST_RUNS and sum(samples) > _ENOUGH_SECONDS:
             break
-    return best
+    return samples
