@@ -1,0 +1,1 @@
+"""Measurements: the clock on a pass, and the record of a machine."""
