@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import shlex
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -241,6 +243,25 @@ def explain(
     title += f", {dtype or chip.default_dtype}: prompt {prompt:,}"
     title += f", context {prompt if context is None else context:,}, batch {batch:,}"
     explanation.render(Console(highlight=False), chip, chips, answer, title)
+
+
+@app.command()
+def record(
+    output: Annotated[Path | None, typer.Option(help="The file to write.")] = None,
+    model: Model = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer points.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record too.")] = False,
+) -> None:
+    """Measure what the book plots on this machine, and write it down (some minutes)."""
+    from inferlab.engine import LLM
+    from inferlab.measure import record as recorder
+
+    command = shlex.join(["inferlab", *sys.argv[1:]])
+    with _interruptible():
+        llm = LLM.load(model)
+        made = recorder.record(llm, command, quick=quick, say=_note)
+    path = recorder.write(made, output)
+    print(json.dumps(made, allow_nan=False) if as_json else path)
 
 
 def _from_stdin() -> str:
