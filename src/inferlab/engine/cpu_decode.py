@@ -1,0 +1,159 @@
+"""The decode step of a CPU: `Transformer.forward` for one token a row, at memory's speed."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from inferlab.engine.kv_cache import ContiguousCache
+from inferlab.errors import InferlabError
+from inferlab.kernels import backends
+from inferlab.kernels.cpu.matvec import matrix
+from inferlab.model import rope
+from inferlab.model.transformer import Layer, Transformer
+
+MAX_BATCH = 16
+"""Rows of a decode step; with more, a matrix product in torch is the better tool."""
+
+_compiled = threading.Event()
+_failure: list[Exception] = []
+
+
+def supports(transformer: Transformer) -> bool:
+    """Whether `CpuDecoder` can run this model: float32 weights on a CPU, and numba to compile."""
+    return (
+        backends.has_numba()
+        and transformer.device.type == "cpu"
+        and transformer.dtype == torch.float32
+    )
+
+
+@functools.cache
+def prepare() -> None:
+    """Start compiling the step in a thread of its own, once a process; return at once.
+
+    Seconds on a machine's first run, half a second when compiled code is found on disk.
+    """
+
+    def compile_() -> None:
+        try:
+            from inferlab.engine import cpu_step
+
+            cpu_step.compile_step()
+        except Exception as error:
+            _failure.append(error)
+        _compiled.set()
+
+    threading.Thread(target=compile_, daemon=True).start()
+
+
+def ready(timeout: float = 0.0) -> bool:
+    """Whether the step is compiled, after at most `timeout` seconds; until then torch serves."""
+    return _compiled.wait(timeout) and not _failure
+
+
+class CpuDecoder:
+    """Decode steps of a float32 `transformer` into `cache`, by the kernels of `kernels.cpu`.
+
+    Reads the transformer's own tensors and writes the cache's; a torch pass may come before or
+    after any step. `threads` defaults to one a physical core.
+    """
+
+    def __init__(
+        self, transformer: Transformer, cache: ContiguousCache, *, threads: int | None = None
+    ) -> None:
+        from inferlab.engine.cpu_step import LAYER, STEP, decode_step, private_floats, splits_of
+        from inferlab.kernels.cpu.team import team
+
+        prepare()
+        _compiled.wait()
+        if not supports(transformer) or cache.k.dtype != torch.float32:
+            raise InferlabError("the CPU decode step needs weights and cache in float32 on a CPU")
+        if cache.batch > MAX_BATCH:
+            raise InferlabError(f"batch {cache.batch} is above {MAX_BATCH} rows a decode step")
+        config = transformer.config
+        self.transformer, self.cache = transformer, cache
+        self._team, self._kernel = team(threads), decode_step
+        self._kept: list[Tensor] = []
+
+        heads_dim, kv_dim = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        batch, pairs = cache.batch, config.rope.dim // 2
+        splits = splits_of(cache.capacity)
+        private = private_floats(
+            batch, config.hidden, heads_dim, config.intermediate, config.head_dim
+        )
+        self._x = torch.empty(batch, config.hidden)
+        self._angles = torch.empty(2, batch, pairs)
+        buffers = {
+            "q": torch.empty(batch, heads_dim),
+            "k": torch.empty(batch, kv_dim),
+            "v": torch.empty(batch, kv_dim),
+            "parts": torch.empty(batch, config.heads, splits, config.head_dim + 2),
+            "act": torch.empty(batch, config.intermediate),
+            "own": torch.empty(self._team.threads, private),
+        }
+        self._kept += buffers.values()
+
+        step = self._step = np.zeros(1, STEP)
+        for name, buffer in buffers.items():
+            step[name] = buffer.data_ptr()
+        step["x"] = self._x.data_ptr()
+        step["cos"], step["sin"] = (a.data_ptr() for a in self._angles)
+        step["private"] = private * 4
+        step["head_dim"], step["pairs"], step["batch"] = config.head_dim, pairs, batch
+        step["eps"], step["scale"] = config.norm_eps, config.head_dim**-0.5
+        step["norm"] = self._address(transformer.weights.norm)
+        step["head"] = self._matrix(transformer.weights.head)
+        step["splits"] = splits
+        _, row, head, position, _ = (n * 4 for n in cache.k.stride())
+        step["cache_row"], step["cache_head"], step["cache_position"] = row, head, position
+
+        self._layers = np.zeros(config.layers, LAYER)
+        for index, layer in enumerate(transformer.weights.layers):
+            self._fill(self._layers[index], layer)
+            self._layers[index]["window"] = config.windows[index] or 0
+            self._layers[index]["keys"] = cache.k[index].data_ptr()
+            self._layers[index]["values"] = cache.v[index].data_ptr()
+
+    def step(self, ids: Tensor) -> Tensor:
+        """Run one token of each row, int64 [B]; return float32 logits [B, V].
+
+        Stores keys and values, and advances the cache. Raises InferlabError, and stores nothing,
+        if a row is full.
+        """
+        cache, weights = self.cache, self.transformer.weights
+        longest = int(cache.lengths.max())
+        if longest >= cache.capacity:
+            raise InferlabError(
+                f"the KV cache holds {cache.capacity} positions a row; {longest + 1} would not fit"
+            )
+        torch.index_select(weights.embedding, 0, ids, out=self._x)
+        cos, sin = rope.angles(self.transformer.config.rope, cache.lengths[:, None])
+        self._angles[0], self._angles[1] = cos[:, 0, 0], sin[:, 0, 0]
+        logits = torch.empty(cache.batch, weights.head.shape[0])
+        self._step["logits"] = logits.data_ptr()
+        self._team.run(self._kernel, self._step, self._layers, cache.lengths.numpy())
+        cache.advance(1)
+        return logits
+
+    def _fill(self, record: Any, layer: Layer) -> None:
+        for name in ("attn_norm", "mlp_norm", "q_norm", "k_norm"):
+            record[name] = self._address(getattr(layer, name))
+        for name in ("q", "k", "v", "o", "gate", "up", "down"):
+            record[name] = self._matrix(getattr(layer, name), getattr(layer, f"{name}_bias", None))
+
+    def _address(self, tensor: Tensor | None) -> int:
+        if tensor is None:
+            return 0
+        dense = tensor.contiguous()
+        self._kept.append(dense)
+        return dense.data_ptr()
+
+    def _matrix(self, weight: Tensor, bias: Tensor | None = None) -> tuple[int, ...]:
+        rows, columns = weight.shape
+        return matrix(self._address(weight), rows, columns, columns * 4, self._address(bias))

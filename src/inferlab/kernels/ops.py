@@ -1,0 +1,155 @@
+"""One entry point an op: tensors in, tensor out, by the best backend that is here.
+
+`backend="auto"` takes the SIMD kernels for float32 on a CPU with numba, and torch otherwise;
+a name asks for that one. Every op computes what its namesake in `reference` says.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inferlab.errors import InferlabError, unknown
+from inferlab.kernels import backends
+
+OPS = ("decode_attention", "matvec", "rms_norm", "rope", "swiglu")
+BACKENDS = ("simd", "torch")
+MAX_ROWS = 16
+"""Vectors that one pass over a matrix serves; for more a matrix product is the better tool."""
+
+
+def choices(device: str = "cpu", dtype: torch.dtype = torch.float32) -> dict[str, str]:
+    """Return which backend each op takes on a device, {op: backend}."""
+    simd = device == "cpu" and dtype == torch.float32 and backends.has_numba()
+    return dict.fromkeys(OPS, "simd" if simd else "torch")
+
+
+def matvec(
+    weight: Tensor,
+    x: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    *,
+    backend: str = "auto",
+    threads: int | None = None,
+) -> Tensor:
+    """Return x [B, K] times weight [N, K] transposed, plus bias [N] and residual [B, N]: [B, N].
+
+    Each row of the result is bit for bit the same whatever the other rows and the threads.
+    """
+    _fit("weight", weight, (None, x.shape[1]))
+    _fit("bias", bias, (weight.shape[0],))
+    _fit("residual", residual, (x.shape[0], weight.shape[0]))
+    if _simd(backend, weight, x, bias, residual, rows=x.shape[0]):
+        from inferlab.kernels.cpu import matvec as cpu
+
+        return cpu.launch(weight, x, bias, residual, _new(x.shape[0], weight.shape[0]), threads)
+    y = F.linear(x, weight, bias)
+    return y if residual is None else y + residual
+
+
+def swiglu(
+    gate: Tensor, up: Tensor, x: Tensor, *, backend: str = "auto", threads: int | None = None
+) -> Tensor:
+    """Return silu(gate x) * (up x) for x [B, K] and two matrices [F, K]: [B, F]."""
+    _fit("gate", gate, (None, x.shape[1]))
+    _fit("up", up, tuple(gate.shape))
+    if _simd(backend, gate, up, x, rows=x.shape[0]):
+        from inferlab.kernels.cpu import matvec as cpu
+
+        return cpu.launch_swiglu(gate, up, x, _new(x.shape[0], gate.shape[0]), threads)
+    return F.silu(F.linear(x, gate)) * F.linear(x, up)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, backend: str = "auto") -> Tensor:
+    """Return x [B, n] over its root mean square, times weight [n]; sums in float32."""
+    _fit("weight", weight, (x.shape[1],))
+    if _simd(backend, x, weight):
+        from inferlab.kernels.cpu import rms_norm as cpu
+
+        return cpu.launch(x, weight, eps, _new(*x.shape))
+    wide = x.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (wide * scale * weight.float()).to(x.dtype)
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor, *, backend: str = "auto") -> Tensor:
+    """Return x [B, H, D] with channels (i, i + P) turned by angles of cos and sin [B, P]."""
+    _fit("cos", cos, (x.shape[0], None))
+    _fit("sin", sin, tuple(cos.shape))
+    if _simd(backend, x, cos, sin):
+        from inferlab.kernels.cpu import rope as cpu
+
+        return cpu.launch(x, cos, sin, _new(*x.shape))
+    half = cos.shape[1]
+    low, high, rest = x.split([half, half, x.shape[2] - 2 * half], dim=-1)
+    c, s = cos[:, None], sin[:, None]
+    turned = [low * c - high * s, high * c + low * s]
+    return torch.cat([*(t.to(x.dtype) for t in turned), rest], dim=-1)
+
+
+def decode_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: Tensor,
+    window: int | None = None,
+    *,
+    backend: str = "auto",
+    threads: int | None = None,
+) -> Tensor:
+    """Let one query a row, q [B, H, D], see its `lengths` positions of k and v [B, KV, S, D].
+
+    `lengths` is int64 [B], each at least 1. Query head h reads KV head h // (H / KV); with a
+    window only the last `window` positions count. What stands past a length is never read.
+    """
+    _fit("k", k, (q.shape[0], None, None, q.shape[2]))
+    _fit("v", v, tuple(k.shape))
+    _fit("lengths", lengths, (q.shape[0],))
+    if q.shape[1] % k.shape[1]:
+        raise InferlabError(f"q has {q.shape[1]} heads: a multiple of k's {k.shape[1]} is needed")
+    if lengths.numel() and not 1 <= int(lengths.min()) <= int(lengths.max()) <= k.shape[2]:
+        raise InferlabError(f"lengths must be from 1 to {k.shape[2]}, the positions that k has")
+    if _simd(backend, q, k, v) and k.stride() == v.stride():
+        from inferlab.kernels.cpu import decode_attention as cpu
+
+        return cpu.launch(q, k, v, lengths, window, _new(*q.shape), threads)
+    out = torch.empty_like(q)
+    for b, length in enumerate(lengths.tolist()):
+        start = 0 if window is None else max(0, length - window)
+        seen_k, seen_v = k[b, :, start:length], v[b, :, start:length]
+        out[b] = F.scaled_dot_product_attention(q[b, :, None], seen_k, seen_v, enable_gqa=True)[
+            :, 0
+        ]
+    return out
+
+
+def _simd(backend: str, *tensors: Tensor | None, rows: int = 1) -> bool:
+    """Whether the SIMD kernel runs this; raises InferlabError if asked for and impossible."""
+    if backend not in ("auto", *BACKENDS):
+        raise unknown("backend", backend, ("auto", *BACKENDS))
+    fits = backends.has_numba() and rows <= MAX_ROWS
+    for tensor in tensors:
+        if tensor is not None:
+            dense = tensor.stride(-1) == 1 or tensor.shape[-1] <= 1
+            fits &= tensor.device.type == "cpu" and tensor.dtype == torch.float32 and dense
+    if backend == "simd" and not fits:
+        raise InferlabError(
+            "backend simd needs numba and float32 on a CPU, dense in the last dimension, "
+            f"at most {MAX_ROWS} rows"
+        )
+    return fits and backend != "torch"
+
+
+def _fit(name: str, tensor: Tensor | None, shape: tuple[int | None, ...]) -> None:
+    if tensor is not None and (
+        tensor.dim() != len(shape)
+        or any(want not in (None, have) for want, have in zip(shape, tensor.shape, strict=True))
+    ):
+        wanted = ", ".join("any" if n is None else str(n) for n in shape)
+        raise InferlabError(f"{name} has shape {list(tensor.shape)}; it must be [{wanted}]")
+
+
+def _new(*shape: int) -> Tensor:
+    return torch.empty(shape)

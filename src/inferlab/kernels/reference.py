@@ -1,0 +1,78 @@
+"""What each op must compute, in float64 and without a thought for speed: the tests' oracles.
+
+Arguments are numpy arrays or anything that numpy reads as one; results are float64 arrays.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+
+def _wide(values: ArrayLike) -> Array:
+    return np.asarray(values, dtype=np.float64)
+
+
+def rms_norm(x: ArrayLike, weight: ArrayLike, eps: float) -> Array:
+    """x [..., n] over its root mean square, times weight [n] (Zhang and Sennrich 2019)."""
+    x = _wide(x)
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * _wide(weight)
+
+
+def matvec(
+    weight: ArrayLike,
+    x: ArrayLike,
+    bias: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
+) -> Array:
+    """x [B, K] times weight [N, K] transposed, plus bias [N], plus residual [B, N]: [B, N]."""
+    y = _wide(x) @ _wide(weight).T
+    y = y if bias is None else y + _wide(bias)
+    return y if residual is None else y + _wide(residual)
+
+
+def swiglu(gate: ArrayLike, up: ArrayLike, x: ArrayLike) -> Array:
+    """silu(gate x) * (up x), for x [B, K] and two matrices [F, K]: [B, F] (Shazeer 2020)."""
+    g, u = matvec(gate, x), matvec(up, x)
+    return g / (1 + np.exp(-g)) * u
+
+
+def rope(x: ArrayLike, cos: ArrayLike, sin: ArrayLike) -> Array:
+    """Turn channel pairs (i, i + P) of x [B, H, D] by angles with cos and sin [B, P]."""
+    x, c, s = _wide(x), _wide(cos)[:, None], _wide(sin)[:, None]
+    half = c.shape[-1]
+    low, high, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return np.concatenate([low * c - high * s, high * c + low * s, rest], axis=-1)
+
+
+def decode_attention(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, lengths: ArrayLike, window: int | None = None
+) -> Array:
+    """Let one query a row, q [B, H, D], see its `lengths` [B] positions of k, v [B, KV, S, D].
+
+    Query head h reads KV head h // (H / KV); with a window, only the last `window` positions.
+    """
+    q, k, v = _wide(q), _wide(k), _wide(v)
+    heads, size = q.shape[1:]
+    out = np.empty_like(q)
+    for b, length in enumerate(np.asarray(lengths)):
+        start = 0 if window is None else max(0, int(length) - window)
+        for head in range(heads):
+            kv = head // (heads // k.shape[1])
+            scores = k[b, kv, start:length] @ q[b, head] / np.sqrt(size)
+            weights = np.exp(scores - scores.max())
+            out[b, head] = weights / weights.sum() @ v[b, kv, start:length]
+    return out
+
+
+def rms_ratio(got: ArrayLike, right: ArrayLike) -> float:
+    """Root mean square of the error over that of the right values; NaN counts as infinite."""
+    got, right = _wide(got), _wide(right)
+    if got.shape != right.shape:
+        raise ValueError(f"shapes differ: {got.shape} and {right.shape}")
+    if not right.size:
+        return 0.0
+    error = np.sqrt(np.mean((got - right) ** 2)) / max(np.sqrt(np.mean(right**2)), 1e-300)
+    return float(error) if np.isfinite(error) else float("inf")
