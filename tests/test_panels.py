@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
+from pathlib import Path
 
 import pytest
 
 from inferlab.errors import InferlabError
-from inferlab.panels import panel
+from inferlab.panels import Panel, panel
 
 
 def bars(height: int = 1, colour: str = "red", grid: bool = True):
@@ -89,6 +92,42 @@ def test_a_page_without_a_kernel_shows_one_line(monkeypatch):
     assert set(plain._repr_mimebundle_()) == {"text/plain", "text/html"}
     assert "`make lab`" in repr(plain)
     assert "\n" not in repr(plain)
+
+
+CHAPTERS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+
+
+def panel_of(notebook: Path):
+    """Run a chapter's cells as far as its panel, and return that."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    scope: dict = {"__name__": "__main__"}
+    for cell in cells:
+        code = "".join(cell["source"])
+        if cell["cell_type"] == "code" and not re.search("^ *%pip", code, re.MULTILINE):
+            tree = ast.parse(code)
+            last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+            exec(compile(tree, notebook.stem, "exec"), scope)
+            if last and isinstance(last.value, ast.Call):
+                shown = eval(compile(ast.Expression(last.value), notebook.stem, "eval"), scope)
+                if isinstance(shown, Panel):
+                    return shown
+    raise AssertionError(f"{notebook.name} has no live panel")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("notebook", CHAPTERS, ids=lambda file: file.stem)
+def test_each_chapters_panel_runs_its_experiment(notebook):
+    live = panel_of(notebook)
+    assert len(live.controls) >= 2
+    seen = set()
+    for name, widget in live.controls.items():
+        live.start()
+        assert live.status.value.startswith("Done"), (name, live.status.value)
+        assert "<svg" in live.result.value
+        seen.add(live.result.value)
+        widget.value = widget.options[1][1]
+    assert len(seen) == len(live.controls)
 
 
 NOTEBOOK = """\
