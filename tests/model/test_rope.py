@@ -20,7 +20,9 @@ def plain(theta, dim):
 
 def test_default_frequencies_are_powers_of_theta():
     got = frequencies(Rope(10_000.0, 64), LENGTH)
-    torch.testing.assert_close(got.double(), torch.tensor(plain(1e4, 64)).double(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        got.double(), torch.tensor(plain(1e4, 64)).double(), rtol=1e-6, atol=0
+    )
 
 
 @pytest.mark.parametrize(

