@@ -31,6 +31,18 @@ def test_every_turn_reuses_the_cache_and_answers_as_without_it(tiny):
     assert reused[2] > reused[1]
 
 
+def test_all_but_the_last_token_of_an_answer_is_in_the_cache(scripted):
+    first = len("u:hi_a:")
+    llm, model = scripted("abcde", prompt_tokens=first)
+    chat = llm.chat()
+    list(chat.send("hi", PARAMS))
+    stream = chat.send("more", PARAMS)
+    list(stream)
+    # The fifth token was the limit: nobody ran it, so the cache does not know it.
+    assert stream.completion.cached_tokens == first + 4
+    assert model.passes[5][0] == first + 4
+
+
 def test_an_answer_that_is_left_stays_and_the_next_turn_is_right(tiny):
     chat = tiny.chat()
     for _ in chat.send("hi", PARAMS):

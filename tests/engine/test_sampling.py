@@ -87,6 +87,14 @@ def test_case_6_greedy_rows_with_impossible_tokens_beside_sampled_rows():
         assert tokens[2] in (0, 2)
 
 
+def test_a_greedy_row_takes_the_same_of_equal_tokens_always_and_no_random_number():
+    random = Random(5)
+    assert {
+        sample(torch.tensor([[2.0, 3.0, 3.0]]), [SamplingParams()], [random])[0] for _ in range(30)
+    } == {1}
+    assert random.random() == Random(5).random()
+
+
 @given(
     st.lists(
         st.tuples(
