@@ -18,7 +18,8 @@ from inferlab import __version__
 NOISE = re.compile(
     r'[ \t]*<link rel="preload"[^>]*>\n?'
     r'|[ \t]*<script src="[^"]*fontawesome[^"]*\.js[^"]*"></script>\n?'
-    r"|<!--.*?-->\n?",
+    r"|<!--.*?-->\n?"
+    r'|(?<=<div) role="list"(?= class="citation-list")',  # a list without items, to a screen reader
     re.DOTALL,
 )
 

@@ -109,6 +109,19 @@ def test_a_page_is_quiet_and_whole(visit, site, name, width, theme):
     assert page.evaluate(SILENT_PICTURES) == []
     if width == 1280:
         assert page.evaluate(CUT_CODE) == [], "code is cut off on a laptop"
+        assert serious(page) == []
+
+
+def serious(page) -> list[str]:
+    """Return what axe finds that would keep somebody from reading: contrast, names, keys."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{rule['id']}: {rule['nodes'][0]['target']} and {len(rule['nodes']) - 1} more"
+        for rule in found
+        if rule["impact"] in ("serious", "critical")
+    ]
 
 
 MATHS_DONE = "window.MathJax === undefined || MathJax.startup.promise.then(() => true)"
@@ -164,7 +177,7 @@ def test_the_fonts_are_those_in_the_folder(visit, site):
         """() => document.fonts.ready.then(() => [...document.fonts]
         .filter(f => f.status === "loaded").map(f => f.family.replaceAll('"', "")))"""
     )
-    assert {"Source Serif", "Inter"} <= set(loaded)
+    assert {"Book Serif", "Inter"} <= set(loaded)
 
 
 def test_the_theme_switch_reaches_every_theme(visit, site):
