@@ -13,7 +13,6 @@ from torch import Tensor
 from inferlab.engine.kv_cache import ContiguousCache
 from inferlab.errors import InferlabError
 from inferlab.kernels import backends
-from inferlab.kernels.cpu.matvec import matrix
 from inferlab.model import rope
 from inferlab.model.transformer import Layer, Transformer
 
@@ -37,8 +36,11 @@ def supports(transformer: Transformer) -> bool:
 def prepare() -> None:
     """Start compiling the step in a thread of its own, once a process; return at once.
 
-    Seconds on a machine's first run, half a second when compiled code is found on disk.
+    Seconds on a machine's first run, half a second when compiled code is found on disk. A process
+    that ends earlier waits for it, so that the next one finds it.
     """
+    if not backends.has_numba():
+        return
 
     def compile_() -> None:
         try:
@@ -49,11 +51,14 @@ def prepare() -> None:
             _failure.append(error)
         _compiled.set()
 
-    threading.Thread(target=compile_, daemon=True).start()
+    threading.Thread(target=compile_).start()
 
 
-def ready(timeout: float = 0.0) -> bool:
-    """Whether the step is compiled, after at most `timeout` seconds; until then torch serves."""
+def ready(timeout: float | None = 0.0) -> bool:
+    """Whether the step is compiled, after at most `timeout` seconds (None: however long).
+
+    Until then torch can serve. False for ever if the compiler failed.
+    """
     return _compiled.wait(timeout) and not _failure
 
 
@@ -67,15 +72,17 @@ class CpuDecoder:
     def __init__(
         self, transformer: Transformer, cache: ContiguousCache, *, threads: int | None = None
     ) -> None:
-        from inferlab.engine.cpu_step import LAYER, STEP, decode_step, private_floats, splits_of
-        from inferlab.kernels.cpu.team import team
-
-        prepare()
-        _compiled.wait()
         if not supports(transformer) or cache.k.dtype != torch.float32:
             raise InferlabError("the CPU decode step needs weights and cache in float32 on a CPU")
         if cache.batch > MAX_BATCH:
             raise InferlabError(f"batch {cache.batch} is above {MAX_BATCH} rows a decode step")
+        prepare()
+        if not ready(None):
+            raise InferlabError(f"the CPU decode step cannot be compiled ({_failure[0]})")
+        # Not before: numba takes half a second to import.
+        from inferlab.engine.cpu_step import LAYER, STEP, decode_step, private_floats, splits_of
+        from inferlab.kernels.cpu.team import team
+
         config = transformer.config
         self.transformer, self.cache = transformer, cache
         self._team, self._kernel = team(threads), decode_step
@@ -155,5 +162,7 @@ class CpuDecoder:
         return dense.data_ptr()
 
     def _matrix(self, weight: Tensor, bias: Tensor | None = None) -> tuple[int, ...]:
+        from inferlab.kernels.cpu.matvec import matrix
+
         rows, columns = weight.shape
         return matrix(self._address(weight), rows, columns, columns * 4, self._address(bias))

@@ -93,7 +93,9 @@ class LLM:
             torch.set_num_threads(threads)
         self.model, self.tokenizer = model, tokenizer
         self.name = name or model.config.name
-        self.simd = simd and kernels != "torch"
+        self.kernels, self.simd = kernels, simd and kernels != "torch"
+        if self.simd:
+            cpu_decode.prepare()
         self.eos_ids = model.config.eos_ids | (tokenizer.eos_ids if tokenizer else frozenset())
         self.cache: ContiguousCache | None = None
         """Of the sequence that `prefill` began."""
@@ -129,9 +131,11 @@ class LLM:
         found = checkpoint.open(path)
         name = path.stem if path.is_file() else str(source)
         tokenizer = found.tokenizer()
+        if where.type == "cpu" and number == torch.float32 and kernels != "torch":
+            cpu_decode.prepare()  # compiles while the weights are read
         model = found.load(where, number)
         llm = cls(model, tokenizer, name=name, kernels=kernels, threads=threads)
-        llm.warm_up()
+        llm.warm_up(wait=False)
         return llm
 
     @property
@@ -139,8 +143,13 @@ class LLM:
         """The weights' format, such as "fp32"."""
         return next(name for name, dtype in DTYPES.items() if dtype == self.model.dtype)
 
-    def warm_up(self) -> None:
-        """Run one pass of each kind, so that no request waits for a compiler or a thread."""
+    def warm_up(self, *, wait: bool = True) -> None:
+        """Run one pass of each kind, so that no request waits for a compiler or a thread.
+
+        Without `wait`, torch decodes until the SIMD kernels are compiled.
+        """
+        if self.simd:
+            cpu_decode.ready(None if wait else 0)
         cache = ContiguousCache(self.model.config, 1, 4, self.model.device, self.model.dtype)
         ids = torch.zeros(1, 2, dtype=torch.int64, device=self.model.device)
         self.model.forward(ids, cache.positions(2), cache)
@@ -278,7 +287,8 @@ class LLM:
     def _decode(self, tokens: list[int], cache: ContiguousCache) -> Tensor:
         """Run one token a row: float32 logits [B, V]."""
         ids = torch.tensor(tokens, device=self.model.device)
-        if self.simd and cache.batch <= cpu_decode.MAX_BATCH:
+        simd = self.simd and (self.kernels == "simd" or cpu_decode.ready())
+        if simd and cache.batch <= cpu_decode.MAX_BATCH:
             if self._decoder is None or self._decoder.cache is not cache:
                 self._decoder = cpu_decode.CpuDecoder(self.model, cache, threads=self._threads)
             return self._decoder.step(ids)
