@@ -136,6 +136,9 @@ export function render({ model, el }) {
       s("text", { x: x(0), y: bars[key] - 7 }, s("tspan", { class: `${key} name` }, ms(time)), s("tspan", { class: "soft" }, what))];
     const axis = axisX(x, bars.bytes + 18, { ticks: clock, top: bars.compute,
       format: (t) => (t === clock.at(-1) ? ms(t / 1e3) : number(t)) });
+    const labels = axis.querySelectorAll("text"); // those at the edges stay inside
+    labels[0].setAttribute("text-anchor", "start");
+    if (x(clock.at(-1)) > width - 24) labels[labels.length - 1].setAttribute("text-anchor", "end");
     const level = x(1e3 * pass.memory_s);
     parts = { pass, lone, crowd, single };
     replace(board, picture(width, bars.bytes + 40, `A pass of ${tokens(pass.tokens)} beside a pass of one`,
