@@ -14,4 +14,5 @@ def setup() -> None:
     found = " and ".join(name for name, there in compilers.items() if there)
     print(f"inferlab {__version__} on {machine.name()}, with {found or 'torch alone'}")
     print("Live: what a cell measures, it measures here and now")
-    print(f"Recorded elsewhere: {', '.join(records.names()) or 'nothing yet'}")
+    recorded = [record["machine"]["name"] for record in records.all()]
+    print(f"Recorded earlier: {'; '.join(recorded) or 'nothing yet'}")
