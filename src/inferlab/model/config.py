@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 ROPES = ("default", "linear", "dynamic", "llama3", "yarn")
+MOST_LAYERS = 4096  # a damaged file may claim billions
 
 # The value that each of these must have, where a config names it at all.
 ONLY = {
@@ -143,6 +144,8 @@ def from_fields(
     if family == "llama":  # Llama's attention has no window, whatever its config carries
         fields = {k: v for k, v in fields.items() if k not in ("sliding_window", "layer_types")}
     shape = models.from_config(fields, name=name)
+    if shape.layers > MOST_LAYERS:
+        raise InferlabError(f"num_hidden_layers {shape.layers} is more than {MOST_LAYERS}")
     rope = _rope(fields, shape, divisors)
     return ModelConfig(
         name=name,
@@ -175,17 +178,19 @@ def from_gguf(gguf: GGUF) -> ModelConfig:
         raise unknown("general.architecture", str(family), FAMILIES)
 
     def need(key: str) -> Any:
-        if f"{family}.{key}" not in meta:
-            raise InferlabError(f"{gguf.path}: the metadata key {family}.{key} is missing")
-        return meta[f"{family}.{key}"]
+        value = meta.get(f"{family}.{key}")
+        if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+            raise InferlabError(f"{family}.{key} is {value!r}; it must be a positive number")
+        return value
 
     def get(key: str, default: Any = None) -> Any:
         return meta.get(f"{family}.{key}", default)
 
     heads, hidden = need("attention.head_count"), need("embedding_length")
-    head_dim = get("attention.key_length") or (hidden // heads if heads else 0)
+    head_dim = get("attention.key_length") or hidden // heads
     for key, right in {
         "attention.value_length": head_dim,
+        "rope.dimension_count": head_dim,
         "attention.sliding_window": 0,
         "expert_count": 0,
     }.items():
@@ -198,14 +203,13 @@ def from_gguf(gguf: GGUF) -> ModelConfig:
         "hidden_size": hidden,
         "intermediate_size": need("feed_forward_length"),
         "num_attention_heads": heads,
-        "num_key_value_heads": get("attention.head_count_kv"),
+        "num_key_value_heads": get("attention.head_count_kv", heads),
         "head_dim": head_dim,
         "vocab_size": gguf.entry("token_embd.weight").shape[0],
         "max_position_embeddings": need("context_length"),
         "rms_norm_eps": need("attention.layer_norm_rms_epsilon"),
         "tie_word_embeddings": "output.weight" not in gguf,
         "attention_bias": "blk.0.attn_output.bias" in gguf,
-        "partial_rotary_factor": get("rope.dimension_count", head_dim) / max(head_dim, 1),
         "rope_parameters": {
             "rope_type": "default" if scaling == "none" else scaling,
             "rope_theta": get("rope.freq_base", 10000.0),
@@ -271,7 +275,8 @@ def _rope(fields: Mapping[str, Any], shape: ModelShape, divisors: tuple[float, .
     dim = int(shape.head_dim * _number(rope, "partial_rotary_factor", 1.0))
     if dim % 2 or not 0 < dim <= shape.head_dim:
         raise InferlabError(
-            f"rope turns {dim} of {shape.head_dim} channels; it must be an even part"
+            f"partial_rotary_factor makes {dim} of {shape.head_dim} channels turn;"
+            f" it must be an even number of them"
         )
     if divisors and len(divisors) != dim // 2:
         raise InferlabError(
@@ -281,14 +286,17 @@ def _rope(fields: Mapping[str, Any], shape: ModelShape, divisors: tuple[float, .
     original = shape.max_context
     if kind in ("llama3", "yarn"):
         original = int(_number(rope, "original_max_position_embeddings", original))
+    low, high = _number(rope, "low_freq_factor", 1.0), _number(rope, "high_freq_factor", 4.0)
+    if low >= high:
+        raise InferlabError(f"high_freq_factor {high} must be above low_freq_factor {low}")
     return Rope(
         theta=_number(rope, "rope_theta", 10000.0),
         dim=dim,
         kind=kind,
         factor=factor,
         original_context=original,
-        low_freq_factor=_number(rope, "low_freq_factor", 1.0),
-        high_freq_factor=_number(rope, "high_freq_factor", 4.0),
+        low_freq_factor=low,
+        high_freq_factor=high,
         beta_fast=_number(rope, "beta_fast", 32.0),
         beta_slow=_number(rope, "beta_slow", 1.0),
         truncate=bool(rope.get("truncate", True)),

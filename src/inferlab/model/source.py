@@ -31,10 +31,10 @@ def find(name: str | os.PathLike[str] | None = None) -> Path:
     """
     if name is None or str(name).lower() in ALIASES:
         return installed() or fetch()
-    path = Path(name).expanduser()
-    if path.is_dir():
+    path = Path(os.path.expanduser(name))
+    if os.path.isdir(path):  # unlike Path.is_dir, False for a name that no file could have
         return _folder(path)
-    if path.is_file():
+    if os.path.isfile(path):
         if path.suffix != ".gguf":
             raise InferlabError(f"{path} is not a model: give a .gguf file or a model folder")
         return path
