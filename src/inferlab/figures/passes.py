@@ -129,14 +129,21 @@ def _count(value: float) -> str:
 
 
 def _explain(axes: Any, one: Mapping[str, Any]) -> None:
-    """Write beside the two arms of a curve what another token costs there."""
+    """Mark where decode and prefill stand on a curve, and say what another token costs there."""
     tokens, seconds, knee = one["tokens"], one["seconds"], one["knee"]
     if not tokens[0] < knee < tokens[-1] / 2:
         return
-    flat = (tokens[0] * knee) ** 0.5
+    tick = {"marker": "|", "markersize": 17, "markeredgewidth": 3.5}
+    block = {"marker": "s", "markersize": 12, "markeredgewidth": 0}
+    axes.plot(tokens[0], seconds[0], color=PALETTE["bytes"], clip_on=False, **tick)
+    axes.plot(tokens[-1], seconds[-1], color=PALETTE["compute"], clip_on=False, **block)
+    bold = {"fontweight": "bold"}
+    note(axes, tokens[0], seconds[0] * 1.24, "decode", "bytes", va="bottom", **bold)
+    note(axes, tokens[-1] / 1.2, seconds[-1], "prefill", "compute", ha="right", va="center", **bold)
+    flat = tokens[0] ** 0.35 * knee**0.65
     height = _at(tokens, seconds, flat) * 1.1
     note(axes, flat, height, "one more token rides along", "bytes", ha="center", va="bottom")
-    steep = (knee * tokens[-1]) ** 0.5
+    steep = knee**0.6 * tokens[-1] ** 0.4
     height = _at(tokens, seconds, steep)
     note(axes, steep / 1.12, height, "each token is paid for", "compute", ha="right", va="bottom")
 
@@ -153,7 +160,7 @@ def _curve(axes: Any, one: Mapping[str, Any], *, strong: bool) -> None:
     for points, role in ((cut, "bytes"), (rest, "compute")):
         if points:
             axes.plot(*zip(*points, strict=True), color=PALETTE[role], **look)
-    note(axes, tokens[0], seconds[0] / 1.12, one["label"], "bytes", va="top", fontsize=11)
+    note(axes, tokens[0] * 1.12, seconds[0] / 1.12, one["label"], "bytes", va="top", fontsize=11)
     if inside:
         axes.plot(knee, height, "o", color=PALETTE["ink"], markersize=7 if strong else 5.5)
         above = knee < 3 * tokens[0]  # below it stands the curve's own label
