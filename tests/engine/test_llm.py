@@ -154,6 +154,45 @@ def test_a_batch_of_different_lengths_gives_the_tokens_of_one_by_one(tiny):
     assert [c.token_ids for c in backwards] == alone[::-1]
 
 
+@pytest.mark.parametrize("chunk", [1, 5, 16, 17, 64])
+def test_case_35_chunked_prompts_give_the_tokens_of_whole_ones(tiny, chunk):
+    prompts = prompts_of(17, 3, 30, 17)
+    params = [SamplingParams(max_new_tokens=n, ignore_eos=True) for n in (9, 20, 1, 4)]
+    whole = [c.token_ids for c in tiny.generate(prompts, params)]
+    chunked = tiny.generate(prompts, params, chunk=chunk)
+    assert [c.token_ids for c in chunked] == whole
+
+
+@pytest.mark.parametrize(("chunk", "passes"), [(5, [5, 5, 5, 2]), (16, [16, 1])])
+def test_case_35_nothing_comes_of_an_unfinished_chunk_and_neighbours_go_on(
+    tiny, monkeypatch, chunk, passes
+):
+    short, long = (
+        tiny.request(ids, SamplingParams(max_new_tokens=12, ignore_eos=True, logprobs=1))
+        for ids in prompts_of(2, 17)
+    )
+    seen = []
+    forward = tiny.model.forward
+
+    def watched(ids, positions, cache, **options):
+        if ids.shape[1] > 1 or int(positions[0, 0]) == 16:
+            seen.append((ids.shape[1], len(short.token_ids)))
+            assert [] == long.token_ids == long.token_times == long.logprobs
+        return forward(ids, positions, cache, **options)
+
+    monkeypatch.setattr(tiny.model, "forward", watched)
+    list(tiny.run([short, long], chunk=chunk))
+    assert [count for count, _ in seen[1:]] == passes
+    # The neighbour had its first token from its prompt, then one after each pass.
+    assert [written for _, written in seen[1:]] == list(range(2, 2 + len(passes)))
+    assert len(long.token_ids) == len(long.logprobs) == 12
+
+
+def test_case_35_a_chunk_of_nothing_is_refused(tiny):
+    with pytest.raises(InferlabError, match="chunk must be 1 or more"):
+        tiny.generate([1, 2], chunk=0)
+
+
 def test_steps_give_the_logits_of_one_whole_pass(tiny):
     (ids,) = prompts_of(12)
     cache = llm.ContiguousCache(tiny.model.config, 1, 12)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -162,13 +163,14 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         batch_size: int = 16,
+        chunk: int | None = None,
     ) -> list[Completion]:
         """Complete prompts, each a text or token ids, `batch_size` of them at a time.
 
         A text is taken as it is, after one BOS if the model is trained so; for a chat see `chat`.
         `params` is one for all (its seed then counts for each) or one a prompt. In float32 the
         tokens are those that each prompt gets alone. Times count from this call: rows of a batch
-        wait for each other's prefill.
+        wait for each other's prefill, or with `chunk` only for so many tokens of it at a time.
         """
         start = time.perf_counter()
         one = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int))
@@ -179,9 +181,11 @@ class LLM:
             raise InferlabError(f"params has {len(params)} entries for {len(batch)} prompts")
         if batch_size < 1:
             raise InferlabError(f"batch_size must be 1 or more, not {batch_size}")
+        if chunk is not None and chunk < 1:
+            raise InferlabError(f"chunk must be 1 or more tokens, not {chunk}")
         requests = [self.request(p, own, start) for p, own in zip(batch, params, strict=True)]
         for first in range(0, len(requests), batch_size):
-            for _ in self.run(requests[first : first + batch_size]):
+            for _ in self.run(requests[first : first + batch_size], chunk=chunk):
                 pass
         return [request.completion() for request in requests]
 
@@ -200,7 +204,7 @@ class LLM:
         """Begin a new sequence in `cache` with this prompt; return float32 logits [1, V]."""
         request = self.request(prompt, SamplingParams(max_new_tokens=_FIRST_SLOTS))
         self.cache = self.new_cache([request])
-        return self._prefill(request, self.cache)
+        return cast("Tensor", self._prefill(request, self.cache))
 
     def decode_step(self, ids: list[int]) -> Tensor:
         """Add one token, given as a list of one, to the sequence; return float32 logits [1, V]."""
@@ -234,31 +238,47 @@ class LLM:
         )
 
     def run(
-        self, requests: list[Request], cache: ContiguousCache | None = None
+        self,
+        requests: list[Request],
+        cache: ContiguousCache | None = None,
+        *,
+        chunk: int | None = None,
     ) -> Iterator[Request]:
         """Run requests together until all are done; yield each one after each of its tokens.
 
         Every prompt is read in a pass of its own, and needs no padding. Then each decode step
-        adds a token to every row, and a row that is done leaves. A `cache` of one row may be
-        given: it then holds the first `cached_tokens` of the prompt.
+        adds a token to every row, and a row that is done leaves. With `chunk`, prompts are read
+        so many tokens a pass, and after each pass the rows that write already take their step.
+        A `cache` of one row may be given: it then holds the first `cached_tokens` of the prompt.
         """
-        running = [request for request in requests if not request.done]
-        if not running:
+        waiting = deque(request for request in requests if not request.done)
+        if not waiting:
             return
-        cache = cache or self.new_cache(running)
-        for row, request in enumerate(running):
-            self._take([request], self._prefill(request, cache.row(row)))
-            yield request
+        memory = cache or self.new_cache(waiting)
+        running: list[Request] = []
+        rows = memory.rows(0, 0)
         try:
-            while True:
-                cache, running = self._compact(cache, running)
-                if not running:
-                    return
-                self.reserve(cache, 1)
-                self._count_bytes(running, cache)
-                logits = self._decode([request.token_ids[-1] for request in running], cache)
-                self._take(running, logits)
-                yield from running
+            while waiting or running:
+                if waiting:
+                    # Whoever writes stands in the rows before: while one waits, the last is free.
+                    request, row = waiting[0], memory.row(memory.batch - 1)
+                    logits = self._prefill(request, row, chunk)
+                    if logits is not None:
+                        waiting.popleft()
+                        self._take([request], logits)
+                        yield request
+                        running, rows = self._seat(memory, [*running, request], memory.batch - 1)
+                    if waiting and chunk is None:
+                        continue
+                if running:
+                    if self._reserve(memory, int(rows.lengths.max()) + 1):
+                        rows = memory.rows(0, len(running))
+                    self._count_bytes(running, rows)
+                    logits = self._decode([request.token_ids[-1] for request in running], rows)
+                    self._take(running, logits)
+                    yield from running
+                    if any(request.done for request in running):
+                        running, rows = self._seat(memory, running)
         finally:
             self._decoder = None  # lets go of the cache
 
@@ -271,18 +291,30 @@ class LLM:
 
     def reserve(self, cache: ContiguousCache, tokens: int) -> None:
         """Make room for more tokens in each row, doubling the memory up to the whole context."""
+        self._reserve(cache, int(cache.lengths.max()) + tokens)
+
+    def _reserve(self, cache: ContiguousCache, needed: int) -> bool:
+        """Make room for `needed` positions a row; return whether the memory moved."""
         most = self.model.config.max_context
-        needed = int(cache.lengths.max()) + tokens
         if needed > most:
             raise InferlabError(f"the context of {most} tokens is full")
-        if needed > cache.capacity:
-            cache.grow(min(most, max(needed, 2 * cache.capacity)))
-            self._decoder = None  # it holds the addresses of the old memory
+        if needed <= cache.capacity:
+            return False
+        cache.grow(min(most, max(needed, 2 * cache.capacity)))
+        self._decoder = None  # it holds the addresses of the old memory
+        return True
 
-    def _prefill(self, request: Request, cache: ContiguousCache) -> Tensor:
-        ids = request.prompt_ids[request.cached_tokens :]
+    def _prefill(
+        self, request: Request, row: ContiguousCache, chunk: int | None = None
+    ) -> Tensor | None:
+        """Read `chunk` more tokens of a prompt (None: all); return logits [1, V] once it is read."""
+        if not request.read_tokens:
+            row.lengths[0] = request.read_tokens = request.cached_tokens
+        ids = request.prompt_ids[request.read_tokens :][:chunk]
         tensor = torch.tensor([ids], device=self.model.device)
-        return self.model.forward(tensor, cache.positions(len(ids)), cache)
+        logits = self.model.forward(tensor, row.positions(len(ids)), row)
+        request.read_tokens += len(ids)
+        return logits if request.read_tokens == len(request.prompt_ids) else None
 
     def _decode(self, tokens: list[int], cache: ContiguousCache) -> Tensor:
         """Run one token a row: float32 logits [B, V]."""
@@ -303,20 +335,25 @@ class LLM:
                 request.logprobs.append(logprobs_of(row, token, request.params.logprobs))
             request.take(token, now)
 
-    def _compact(
-        self, cache: ContiguousCache, running: list[Request]
-    ) -> tuple[ContiguousCache, list[Request]]:
-        """Drop the rows that are done: rows from the end move into the gaps they leave."""
-        count = sum(not request.done for request in running)
-        if count == len(running):
-            return cache, running
-        running = list(running)
-        gaps = [row for row in range(count) if running[row].done]
-        movers = [row for row in range(count, len(running)) if not running[row].done]
-        for gap, mover in zip(gaps, movers, strict=True):
-            cache.copy_row(mover, gap)
-            running[gap] = running[mover]
-        return cache.rows(0, count), running[:count]
+    def _seat(
+        self, memory: ContiguousCache, running: list[Request], last: int | None = None
+    ) -> tuple[list[Request], ContiguousCache]:
+        """Close ranks: move rows from the end into the gaps of those that are done.
+
+        The last request stands in row `last`, the others in order from row 0.
+        """
+        seats = list(range(len(running)))
+        if last is not None:
+            seats[-1] = last
+        staying = [pair for pair in zip(seats, running, strict=True) if not pair[1].done]
+        kept = {seat: request for seat, request in staying if seat < len(staying)}
+        free = (seat for seat in range(len(staying)) if seat not in kept)
+        for seat, request in staying:
+            if seat not in kept:
+                target = next(free)
+                memory.copy_row(seat, target)
+                kept[target] = request
+        return [kept[seat] for seat in range(len(kept))], memory.rows(0, len(kept))
 
     def _count_bytes(self, running: list[Request], cache: ContiguousCache) -> None:
         weights = self.model.streamed_bytes / len(running)

@@ -102,6 +102,7 @@ class Request:
         # The last token is never fed back, so one more fits than the context has room for.
         self.room = min(params.max_new_tokens, context - len(prompt_ids) + 1)
         self.cached_tokens = 0
+        self.read_tokens = 0  # of the prompt, those the cache holds by now
         self.token_ids: list[int] = []
         self.token_times: list[float] = []
         self.logprobs: list[TokenLogprob] = []
