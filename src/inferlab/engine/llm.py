@@ -307,7 +307,7 @@ class LLM:
     def _prefill(
         self, request: Request, row: ContiguousCache, chunk: int | None = None
     ) -> Tensor | None:
-        """Read `chunk` more tokens of a prompt (None: all); return logits [1, V] once it is read."""
+        """Read `chunk` more tokens of a prompt (None: all); return logits [1, V] once read."""
         if not request.read_tokens:
             row.lengths[0] = request.read_tokens = request.cached_tokens
         ids = request.prompt_ids[request.read_tokens :][:chunk]
