@@ -48,7 +48,7 @@ def check_logits(ours, prompt):
     for ids, values in (("top_ids", "top_logits"), ("some_ids", "some_logits")):
         expected = torch.tensor(prompt[values])
         ids = torch.tensor(prompt.get(ids, REFERENCE["some_ids"]))
-        torch.testing.assert_close(ours[ids], expected, atol=1e-3, rtol=0)
+        torch.testing.assert_close(ours[ids], expected, atol=1e-4, rtol=0)
     assert ours.double().norm().item() == pytest.approx(prompt["norm"], rel=1e-5)
     assert ours.double().sum().item() == pytest.approx(prompt["sum"], rel=1e-4)
 
@@ -112,12 +112,13 @@ def test_stored_blocks_widen_to_what_load_gives(opened, model):
 def test_narrow_dtypes_stay_near_float32(opened, model, dtype):
     narrow = opened.load(dtype=dtype)
     assert (narrow.dtype, narrow.streamed_bytes * 2) == (dtype, model.streamed_bytes)
-    ids = torch.tensor([PROMPTS[0]["ids"]])
+    clear = PROMPTS[2]  # its first choice is one by far
+    ids = torch.tensor([clear["ids"]])
     cache = ContiguousCache(narrow.config, 1, 64, dtype=dtype)
     logits = narrow.forward(ids, cache.positions(ids.shape[1]), cache)
     assert logits.dtype == torch.float32
-    exact = torch.tensor(PROMPTS[0]["some_logits"])
+    exact = torch.tensor(clear["some_logits"])
     error = (logits[0, REFERENCE["some_ids"]] - exact).square().mean().sqrt()
     allowed = {torch.bfloat16: 0.05, torch.float16: 0.01}[dtype]
     assert error / exact.square().mean().sqrt() < allowed
-    assert int(logits.argmax()) == PROMPTS[0]["greedy"][0]
+    assert int(logits.argmax()) == clear["greedy"][0]

@@ -221,10 +221,8 @@ def from_gguf(gguf: GGUF) -> ModelConfig:
         },
         "bos_token_id": meta.get("tokenizer.ggml.bos_token_id"),
     }
-    ends = ("eos", "eot", "eom")
-    eos = frozenset[int]().union(
-        *(ids(meta.get(key), key) for key in (f"tokenizer.ggml.{end}_token_id" for end in ends))
-    )
+    ends = (meta.get(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot", "eom"))
+    eos = ids([end for end in ends if end is not None], "tokenizer.ggml.eos_token_id")
     divisors: tuple[float, ...] = ()
     if "rope_freqs.weight" in gguf:
         divisors = tuple(gguf.tensor("rope_freqs.weight").flatten().tolist())
