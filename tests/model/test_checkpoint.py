@@ -42,7 +42,7 @@ def as_gguf(folder, path, *, kind=Kind.F32, drop=(), divisors=None, **metadata):
     writer.add_context_length(fields["max_position_embeddings"])
     writer.add_embedding_length(fields["hidden_size"])
     writer.add_feed_forward_length(fields["intermediate_size"])
-    writer.add_head_count(heads)
+    writer.add_head_count(metadata.pop("llama__attention__head_count", heads))
     writer.add_head_count_kv(fields["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(fields["rms_norm_eps"])
     writer.add_rope_freq_base(fields["rope_parameters"]["rope_theta"])
@@ -129,6 +129,7 @@ def test_the_scalings_that_gguf_keeps_in_metadata_are_honoured(kind, saved, tmp_
     ("options", "message"),
     [
         (dict(drop=["blk.1.ffn_up.weight"]), r"tensor 'blk\.1\.ffn_up\.weight' is missing"),
+        (dict(llama__attention__head_count=6), r"'blk\.0\.attn_q\.weight' has shape \(64, 64\)"),
         (dict(drop=["output_norm.weight"]), r"tensor 'output_norm\.weight' is missing"),
         (dict(drop=["token_embd.weight"]), r"tensor 'token_embd\.weight' is missing"),
         (dict(divisors=[1.0, 2.0]), r"rope_freqs\.weight has 2 values; it must have 8"),

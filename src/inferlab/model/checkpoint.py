@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -67,34 +66,18 @@ class Checkpoint:
         Raises InferlabError naming a tensor that is missing or of the wrong shape.
         """
 
-        def read(name: str, shape: tuple[int, ...], heads: int = 0) -> Tensor:
-            tensor = self._tensor(name, heads)
-            if tensor.shape != shape:
-                raise InferlabError(
-                    f"{self.path}: tensor {name!r} has shape {tuple(tensor.shape)};"
-                    f" the config says {shape}"
-                )
-            # A safetensors tensor is still the mapped file; a GGUF one is fresh memory.
-            return tensor.to(device, dtype, copy=isinstance(self.file, Safetensors))
-
-        c = self.config
-        table = (c.vocab, c.hidden)
-        embedding = read(self.name("embedding"), table)
+        c, parts = self.config, layer_shapes(self.config)
+        embedding = self._read("embedding").to(device, dtype)
         layers = [
-            Layer(
-                **{
-                    part: read(self.name(part, index), shape, self._permuted_heads(part))
-                    for part, shape in layer_shapes(c)
-                }
-            )
+            Layer(**{part: self._read(part, index).to(device, dtype) for part in parts})
             for index in range(c.layers)
         ]
-        norm = read(self.name("norm"), (c.hidden,))
-        head = embedding if c.tied else read(self.name("head"), table)
+        norm = self._read("norm").to(device, dtype)
+        head = embedding if c.tied else self._read("head").to(device, dtype)
         return Transformer(c, Weights(embedding, layers, norm, head))
 
     def name(self, part: str, layer: int | None = None) -> str:
-        """Return what this file calls a part of the model, such as ("q", 3) or ("norm")."""
+        """Return what this file calls a part of the model, such as "q" of layer 3, or "norm"."""
         is_gguf = isinstance(self.file, GGUF)
         if layer is None:
             return OF_MODEL[part][is_gguf]
@@ -108,13 +91,25 @@ class Checkpoint:
         if not isinstance(self.file, GGUF):
             raise InferlabError(f"{self.path} is not a GGUF file: it has no stored blocks")
         name = self.name(part, layer)
-        blocks = self.file.blocks(name)
-        return self.file.entry(name).format, unpermute(blocks, self._permuted_heads(part))
+        entry = self.file.entry(name)
+        self._check(name, part, entry.shape)
+        return entry.format, unpermute(self.file.blocks(name), self._permuted_heads(part))
 
-    def _tensor(self, name: str, heads: int) -> Tensor:
-        if isinstance(self.file, Safetensors):
-            return self.file.tensor(name)
-        return torch.from_numpy(unpermute(self.file.tensor(name), heads))
+    def _read(self, part: str, layer: int | None = None) -> Tensor:
+        """Return a tensor in memory of its own, its shape checked, its rows in our order."""
+        name = self.name(part, layer)
+        tensor = self.file.tensor(name)
+        self._check(name, part, tuple(tensor.shape))
+        if isinstance(tensor, Tensor):
+            return tensor.clone()  # until here it was the mapped file
+        return torch.from_numpy(unpermute(tensor, self._permuted_heads(part)))
+
+    def _check(self, name: str, part: str, shape: tuple[int, ...]) -> None:
+        expected = (model_shapes(self.config) | layer_shapes(self.config))[part]
+        if shape != expected:
+            raise InferlabError(
+                f"{self.path}: tensor {name!r} has shape {shape}; the config says {expected}"
+            )
 
     def _permuted_heads(self, part: str) -> int:
         """Return how many heads of a tensor GGUF stores with interleaved pairs; 0 for none."""
@@ -139,19 +134,33 @@ def open(path: Path) -> Checkpoint:
     return Checkpoint(path, c, file, tokens)
 
 
-def layer_shapes(c: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the parts that each layer of a model has, with their shapes."""
+def model_shapes(c: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Return the parts of a model outside its layers, with their shapes."""
+    table = (c.vocab, c.hidden)
+    return {"embedding": table, "norm": (c.hidden,), "head": table}
+
+
+def layer_shapes(c: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Return the parts that each layer of a model has, with their shapes."""
     q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
-    yield from (("attn_norm", (c.hidden,)), ("mlp_norm", (c.hidden,)))
-    yield from (("q", (q, c.hidden)), ("k", (kv, c.hidden)), ("v", (kv, c.hidden)))
-    yield from (("o", (c.hidden, q)), ("down", (c.hidden, c.intermediate)))
-    yield from (("gate", (c.intermediate, c.hidden)), ("up", (c.intermediate, c.hidden)))
+    shapes: dict[str, tuple[int, ...]] = {
+        "attn_norm": (c.hidden,),
+        "q": (q, c.hidden),
+        "k": (kv, c.hidden),
+        "v": (kv, c.hidden),
+        "o": (c.hidden, q),
+        "mlp_norm": (c.hidden,),
+        "gate": (c.intermediate, c.hidden),
+        "up": (c.intermediate, c.hidden),
+        "down": (c.hidden, c.intermediate),
+    }
     if c.qkv_bias:
-        yield from (("q_bias", (q,)), ("k_bias", (kv,)), ("v_bias", (kv,)))
+        shapes |= {"q_bias": (q,), "k_bias": (kv,), "v_bias": (kv,)}
     if c.o_bias:
-        yield ("o_bias", (c.hidden,))
+        shapes |= {"o_bias": (c.hidden,)}
     if c.qk_norm:
-        yield from (("q_norm", (c.head_dim,)), ("k_norm", (c.head_dim,)))
+        shapes |= {"q_norm": (c.head_dim,), "k_norm": (c.head_dim,)}
+    return shapes
 
 
 def unpermute(rows: NDArray[Any], heads: int) -> NDArray[Any]:
