@@ -106,7 +106,7 @@ def random_model(**fields) -> Transformer:
     def draw(name, shape):
         return 0.3 * torch.randn(shape, generator=generator) + ("norm" in name)
 
-    layers = [Layer(**{n: draw(n, s) for n, s in layer_shapes(config)}) for _ in range(2)]
+    layers = [Layer(**{n: draw(n, s) for n, s in layer_shapes(config).items()}) for _ in range(2)]
     table = (config.vocab, config.hidden)
     norm = draw("norm", (config.hidden,))
     return Transformer(config, Weights(draw("", table), layers, norm, draw("", table)))
