@@ -63,7 +63,7 @@ def folder(tmp_path_factory):
     tensors = {
         f"model.layers.{layer}.{OF_LAYER[part][0]}": draw(part, shape)
         for layer in range(2)
-        for part, shape in layer_shapes(config)
+        for part, shape in layer_shapes(config).items()
     }
     tensors[OF_MODEL["embedding"][0]] = draw("embedding", (258, 32))
     tensors[OF_MODEL["norm"][0]] = draw("norm", (32,))

@@ -63,7 +63,7 @@ def random_model(**fields) -> Transformer:
         return 0.2 * torch.randn(shape, generator=generator) + ("norm" in name)
 
     layers = [
-        Layer(**{name: draw(name, shape) for name, shape in layer_shapes(config)})
+        Layer(**{name: draw(name, shape) for name, shape in layer_shapes(config).items()})
         for _ in range(config.layers)
     ]
     embedding = draw("", (config.vocab, config.hidden))
