@@ -232,6 +232,15 @@ def test_rings_on_both_sides_of_the_knee_are_the_finding():
     assert title(figure) == expected
 
 
+def test_an_engine_that_multiplies_in_one_format_gives_all_weights_the_same_slope():
+    chip = hardware.Hardware("cpu", "a CPU", {"fp32": 1e11, "bf16": 1e12}, 1e10)
+    wide = passes.curve(LLAMA, chip, "fp32", arithmetic="fp32")
+    small = passes.curve(LLAMA, chip, "int4", arithmetic="fp32")
+    assert small["seconds"][-1] == pytest.approx(wide["seconds"][-1], rel=0.01)
+    assert small["knee"] == wide["knee"] / 8
+    assert passes.curve(LLAMA, chip, "int4")["knee"] == 10 * small["knee"]
+
+
 def test_a_knee_beyond_the_plot_leaves_a_flat_line():
     curve = {"label": "flat", "tokens": [1, 8], "seconds": [0.01, 0.01], "knee": 300.0}
     lines = passes.price([curve]).axes[0].lines

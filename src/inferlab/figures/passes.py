@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from inferlab.errors import InferlabError
@@ -27,12 +28,16 @@ def curve(
     label: str | None = None,
     tokens: Sequence[int] = TOKENS,
     stored: Mapping[str, float] | None = None,
+    arithmetic: str | None = None,
 ) -> dict[str, Any]:
     """Return the predicted price of passes over `tokens` tokens, nothing cached before them.
 
-    The dict holds `label`, `tokens`, `seconds` (the roofline time of each pass, its parts added)
-    and `knee`, the number of tokens at ridge x bytes per weight / 2.
+    `arithmetic` is the format that an engine multiplies in, where it is not the best that the chip
+    has for `dtype`. The dict holds `label`, `tokens`, `seconds` (the roofline time of each pass,
+    its parts added) and `knee`, the number of tokens at ridge x bytes per weight / 2.
     """
+    if arithmetic:
+        hardware = replace(hardware, flops={arithmetic: hardware.flops[arithmetic]})
     placed = [
         roofline.place(costs.prefill(shape, n, dtype=dtype, stored=stored), hardware, dtype)
         for n in tokens
