@@ -46,8 +46,9 @@ lab: $(VENV)/.test $(VENV)/.model ## Open the notebooks in JupyterLab, paired wi
 sync: $(VENV)/.test $(VENV)/.model ## Re-pair the notebooks, run those whose code changed, stamp the address
 	@$(BIN)/python tools/sync.py
 
-gpu: ## Run the GPU tests with an interpreter that is there: make gpu PYTHON=python3
-	PYTHONPATH=src $(PYTHON) -m pytest -m gpu tests
+gpu: ## Test and record on a GPU with an interpreter that is there: make gpu PYTHON=python3
+	test ! -d tests/gpu || PYTHONPATH=src $(PYTHON) -m pytest tests/gpu
+	PYTHONPATH=src $(PYTHON) -m inferlab.measure.record
 
 clean: ## Delete what was built (not .venv)
 	rm -rf _build book/_generated .pytest_cache .mypy_cache .ruff_cache
