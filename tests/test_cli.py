@@ -316,9 +316,10 @@ def test_ctrl_c_ends_with_what_was_generated(folder, command):
     out, err = process.communicate(timeout=60)
     assert process.returncode == cli.INTERRUPTED, err
     assert out.endswith(b"\n")
-    assert b"output tokens" in err
-    assert b"Traceback" not in err
-    assert err.count(b"\n") == 1
+    accounts = err.splitlines()  # one a turn: a chat may have ended some by itself
+    assert accounts
+    assert all(b"output tokens" in line for line in accounts)
+    assert command == "chat" or len(accounts) == 1
 
 
 def test_the_package_loads_without_torch():
