@@ -1,4 +1,4 @@
-"""The Sphinx extension of this book: what the theme loads is made quiet, and pages get a version.
+"""The Sphinx extension of this book: quiet pages, chapters with numbers, a version in the footer.
 
 Read from a folder, with no network, the stock theme asks for fonts ahead of time in a way that
 browsers refuse, and draws each icon twice, once from a font and once from 1.5 MB of script.
@@ -18,10 +18,13 @@ from inferlab import __version__
 NOISE = re.compile(
     r'[ \t]*<link rel="preload"[^>]*>\n?'
     r'|[ \t]*<script src="[^"]*fontawesome[^"]*\.js[^"]*"></script>\n?'
-    r"|<!--.*?-->\n?"
     r'|(?<=<div) role="list"(?= class="citation-list")',  # a list without items, to a screen reader
     re.DOTALL,
 )
+
+
+#: A chapter in the sidebar; the page itself stands there as "#".
+ENTRY = re.compile(r'(<li class="toctree-l1[^>]*><a class="[^"]*" href="([^"]*)">)')
 
 
 def name_the_version(app: Sphinx, config: Any) -> None:
@@ -36,21 +39,32 @@ def name_the_version(app: Sphinx, config: Any) -> None:
     )
 
 
-def quieten(app: Sphinx, error: Exception | None) -> None:
-    """Take the theme's noise out of the pages that were written."""
+def number_the_chapters(text: str, page: Path) -> str:
+    """Return `text` with the number of each chapter's file before its title in the sidebar."""
+
+    def numbered(match: re.Match[str]) -> str:
+        name = page.name if match[2] == "#" else match[2].rpartition("/")[2]
+        number = re.match(r"\d\d(?=-)", name)
+        return f'{match[1]}<span class="number">{number[0]}</span>' if number else match[1]
+
+    return ENTRY.sub(numbered, text)
+
+
+def finish(app: Sphinx, error: Exception | None) -> None:
+    """Take the theme's noise out of the pages that were written, and number the chapters."""
     if error or app.builder.format != "html":
         return
     for page in Path(app.outdir).rglob("*.html"):
         if "_static" in page.parts:
             continue
         text = page.read_text(encoding="utf-8")
-        quiet = NOISE.sub("", text)
-        if quiet != text:
-            page.write_text(quiet, encoding="utf-8")
+        if '<span class="number">' in text:
+            continue  # finished in an earlier build
+        page.write_text(number_the_chapters(NOISE.sub("", text), page), encoding="utf-8")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register with Sphinx."""
     app.connect("config-inited", name_the_version)
-    app.connect("build-finished", quieten)
+    app.connect("build-finished", finish)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
