@@ -41,7 +41,7 @@ browser-tests: $(VENV)/.test
 	$(BIN)/pytest -n 2 -m browser
 
 lab: $(VENV)/.test $(VENV)/.model ## Open the notebooks in JupyterLab, paired with their texts
-	$(BIN)/jupyter lab notebooks
+	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00-your-machine.ipynb
 
 sync: $(VENV)/.test $(VENV)/.model ## Re-pair the notebooks, run those whose code changed, stamp the address
 	@$(BIN)/python tools/sync.py

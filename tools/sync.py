@@ -100,8 +100,8 @@ def used_files(book: NotebookNode) -> list[Path]:
         path = PACKAGE.joinpath(*name.split("."))
         if path.is_dir():
             files.add(path / "__init__.py")
-            data = (f for f in path.rglob("*") if f.is_file() and f.suffix not in (".py", ".pyc"))
-            files |= set(data)
+            data = (f for f in path.rglob("*") if f.is_file() and f.suffix != ".py")
+            files |= {f for f in data if "__pycache__" not in f.parts}
         else:
             files.add(path.with_suffix(".py"))
     return sorted(file for file in files if file.exists())
