@@ -38,7 +38,7 @@ notebooks: $(VENV)/.test $(VENV)/.model
 	$(BIN)/pytest --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks
 
 browser-tests: $(VENV)/.test
-	$(BIN)/pytest -n 2 -m browser -rs
+	$(BIN)/pytest -n 2 -m browser
 
 lab: $(VENV)/.test $(VENV)/.model ## Open the notebooks in JupyterLab, paired with their texts
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00-your-machine.ipynb

@@ -24,7 +24,7 @@ CHROMIUM_ARGS = [
     "--disable-sync",
     "--no-first-run",
 ]
-INSTALL = "no Chromium found: apt-get install chromium, or set $CHROMIUM (browser tests skipped)"
+INSTALL = "no Chromium found: apt-get install chromium, or set $CHROMIUM"
 
 
 @dataclass
@@ -140,3 +140,11 @@ def pytest_collection_modifyitems(items) -> None:
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.browser)
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Say once, not once a test, why there was no browser."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    lacking = [report for report in skipped if INSTALL in str(report.longrepr)]
+    if lacking:
+        terminalreporter.write_line(f"{len(lacking)} browser tests skipped: {INSTALL}")
