@@ -83,9 +83,7 @@ def price(
         )
         # Times rise to the right, so there is room to the upper left of the last one.
         last, height = max(zip(points["tokens"], points["seconds"], strict=True))
-        note(
-            axes, last / 1.25, height * 1.05, points["label"], fontsize=10, ha="right", va="bottom"
-        )
+        note(axes, last / 1.5, height * 1.2, points["label"], fontsize=10, ha="right", va="bottom")
     axes.set(
         xscale="log",
         yscale="log",
