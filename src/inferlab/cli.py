@@ -246,6 +246,100 @@ def explain(
 
 
 @app.command()
+def device(
+    refresh: Annotated[bool, typer.Option("--refresh", help="Measure again.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show this machine's two numbers, bytes and operations a second, and what runs each op."""
+    from rich import box
+    from rich.table import Table
+
+    from inferlab import machine
+
+    with _interruptible(), _progress("measuring this machine"):
+        here = machine.numbers(refresh)
+    if as_json:
+        print(json.dumps(dataclasses.asdict(here) | {"ridge": here.ridge}))
+        return
+
+    def table(*columns: str) -> Table:
+        made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for index, column in enumerate(columns):
+            made.add_column(column, justify="right" if index else "left")
+        return made
+
+    rates = table("Number format", "FLOP/s", "Ridge, FLOP/byte")
+    for dtype, rate in here.flops.items():
+        rates.add_row(dtype, units.text(rate, "FLOP/s"), f"{here.ridge[dtype]:.1f}")
+    reads = table("Way of reading", "Bandwidth")
+    for reader, rate in here.readers.items():
+        best = rate == here.bandwidth
+        reads.add_row(reader, units.rate_text(rate), style="bold" if best else None)
+    ops = table("Op", "Backend")
+    for op, backend in here.backends.items():
+        ops.add_row(op.replace("_", " "), backend)
+
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(here.measured_at))
+    console = Console(highlight=False)
+    console.print(f"[bold]{here.name}[/] · {units.bytes_text(here.memory_bytes)} memory")
+    console.print(
+        f"reads {units.rate_text(here.bandwidth)}, calculates "
+        f"{units.text(max(here.flops.values()), 'FLOP/s')} (measured {when})"
+    )
+    for shown in (rates, reads, ops):
+        console.print(shown)
+
+
+@bench.command("decode")
+def bench_decode(
+    tokens: Annotated[int, typer.Option(help="Tokens to decode.")] = 64,
+    model: Model = None,
+    threads: Threads = None,
+    peers: Annotated[bool, typer.Option(help="Measure transformers too, if it is here.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Decode one sequence; compare with what the memory allows, and with transformers."""
+    from rich import box
+    from rich.table import Table
+
+    from inferlab.engine import LLM
+    from inferlab.measure import decode
+
+    with _interruptible(), _progress("loading the model"):
+        llm = LLM.load(model, threads=threads)
+    with _interruptible(), _progress("measuring"):
+        found = decode.bench(llm, tokens, peers=peers)
+    if as_json:
+        print(json.dumps(found))
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("", "tok/s", "a token", "bytes a token", "bandwidth", "of what is read here"):
+        table.add_column(name, justify="right" if name else "left")
+    for name, side in {"inferlab": found, **found["peers"]}.items():
+        rate = side["achieved_bytes_per_second"]
+        table.add_row(
+            f"{name} {side.get('version', __version__)}",
+            f"{side['tokens_per_second']:.1f}",
+            units.seconds_text(side["seconds_per_token"]),
+            units.bytes_text(found["bytes_per_token"]),
+            units.rate_text(rate),
+            f"{rate / found['bandwidth']:.0%}",
+        )
+    console = Console(highlight=False)
+    console.print(
+        f"[bold]{found['model']}[/] {found['dtype']} on {found['device']}, "
+        f"{found['threads']} threads: {tokens} tokens after {found['prompt_tokens']}; "
+        "medians, taken in turn"
+    )
+    console.print(table)
+    console.print(f"The memory read {units.rate_text(found['bandwidth'])} in this run.")
+    for name, side in found["peers"].items():
+        console.print(f"{side['times_as_fast']:.2f} times as fast as {name}.")
+    if not found["peers"] and peers:
+        _note(found["peers_note"])
+
+
+@app.command()
 def record(
     output: Annotated[Path | None, typer.Option(help="The file to write.")] = None,
     model: Model = None,

@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 
 from inferlab.errors import InferlabError
-from inferlab.kernels import backends
 from inferlab.kernels.backends import cache_dir
 from inferlab.theory.hardware import Hardware
 
@@ -25,7 +24,7 @@ __all__ = ["Machine", "cache_dir", "chosen", "cores", "measure", "name", "number
 
 # Far past any last-level cache that a single process gets to itself on a laptop.
 READ_BYTES = 512 << 20
-_BUDGET_SECONDS = 0.5  # for each reader and each format
+_BUDGET_SECONDS = 0.35  # for each reader and each format
 _FILE = "machine.json"
 
 
@@ -42,6 +41,11 @@ class Machine:
     flops: Mapping[str, float]  # FLOP/s of the best matrix product, by number format
     backends: Mapping[str, str]  # what runs each op
     measured_at: float
+
+    @property
+    def ridge(self) -> dict[str, float]:
+        """FLOP per byte at which computing takes as long as reading, by number format."""
+        return {dtype: rate / self.bandwidth for dtype, rate in self.flops.items()}
 
     def hardware(self) -> Hardware:
         """Return this machine as a chip of the catalog, for `roofline.place`."""
@@ -83,14 +87,16 @@ def measure() -> Machine:
         raise InferlabError("measuring needs torch: pip install 'inferlab[engine]'") from error
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    readers = {reader: READ_BYTES / best for reader, best in _readers(device)}
+    reader_rates = {
+        reader: READ_BYTES / _best(run, device) for reader, run in readers_of(device).items()
+    }
     return Machine(
         name=name(),
         device=device,
         cores=cores(),
         memory_bytes=_memory_bytes(device),
-        bandwidth=max(readers.values()),
-        readers=readers,
+        bandwidth=max(reader_rates.values()),
+        readers=reader_rates,
         flops=dict(_products(device)),
         backends=chosen(device),
         measured_at=time.time(),
@@ -113,9 +119,34 @@ def cores() -> int:
 
 
 def chosen(device: str) -> dict[str, str]:
-    """Return what runs each kind of pass on `device` when `kernels` is auto."""
-    simd = device == "cpu" and backends.has_numba()
-    return {"prefill": "torch", "decode": "simd" if simd else "torch"}
+    """Return the backend of a prefill, and of each op of a decode step, when kernels are auto."""
+    from inferlab.kernels import ops
+
+    return {"prefill": "torch"} | ops.choices(device)
+
+
+def readers_of(device: str) -> dict[str, Callable[[], object]]:
+    """Return the ways to read: each, when called, moves `READ_BYTES` once on `device`.
+
+    A sum, a copy (half is read, half written), torch's matrix times vector, and on a CPU ours.
+    """
+    import torch
+
+    from inferlab.kernels import ops
+
+    columns = 4096
+    # Drawing one random block and repeating it is far quicker than drawing all.
+    block = torch.rand(READ_BYTES // 4 // columns // 32, columns, device=device)
+    data, vector = block.repeat(32, 1), torch.rand(columns, device=device)
+    half = data.view(2, -1)
+    readers: dict[str, Callable[[], object]] = {
+        "sum": data.sum,
+        "copy": lambda: half[0].copy_(half[1]),
+        "matrix-vector": lambda: torch.mv(data, vector),
+    }
+    if ops.choices(device)["matvec"] == "simd":
+        readers["inferlab matvec"] = lambda: ops.matvec(data, vector[None], backend="simd")
+    return readers
 
 
 def _cpu() -> str:
@@ -138,50 +169,43 @@ def _memory_bytes(device: str) -> int:
     return int(psutil.virtual_memory().total)
 
 
-def _readers(device: str) -> Iterator[tuple[str, float]]:
-    """Yield (reader, seconds to move READ_BYTES): a sum, a copy, and matrix times vector."""
-    import torch
-
-    columns = 4096
-    data = torch.rand(READ_BYTES // 4 // columns, columns, device=device)
-    vector = torch.rand(columns, device=device)
-    half = data.view(2, -1)
-    yield "sum", _best(lambda: data.sum(), device)
-    yield "copy", _best(lambda: half[0].copy_(half[1]), device)
-    yield "matrix-vector", _best(lambda: torch.mv(data, vector), device)
-
-
 def _products(device: str) -> Iterator[tuple[str, float]]:
-    """Yield (format, FLOP/s) of a square matrix product."""
+    """Yield (format, FLOP/s) of a square matrix product, in the formats that this device has."""
     import torch
 
-    size = 8192 if device == "cuda" else 1024
-    formats = {"fp32": torch.float32}
+    def rate(dtype: torch.dtype, size: int) -> float:
+        a, b = (torch.rand(size, size, device=device).to(dtype) for _ in range(2))
+        return 2 * size**3 / _best(partial(torch.mm, a, b), device)
+
     if device == "cuda":
-        formats["fp16"] = torch.float16
-        if torch.cuda.is_bf16_supported(including_emulation=False):
-            formats["bf16"] = torch.bfloat16
-    for key, dtype in formats.items():
-        a, b = (torch.rand(size, size, device=device, dtype=dtype) for _ in range(2))
-        yield key, 2 * size**3 / _best(partial(torch.mm, a, b), device)
+        yield "fp32", rate(torch.float32, 8192)
+        yield "fp16", rate(torch.float16, 8192)
+        # An older GPU emulates it; that would say nothing of the chip.
+        if torch.cuda.get_device_capability() >= (8, 0):
+            yield "bf16", rate(torch.bfloat16, 8192)
+        return
+    yield "fp32", rate(torch.float32, 1024)
+    # A CPU without bfloat16 instructions would take seconds for a product of the same size.
+    a = torch.rand(128, 128).bfloat16()
+    if 2 * 128**3 / min(_timed(lambda: a @ a, device) for _ in range(3)) > 5e9:
+        yield "bf16", rate(torch.bfloat16, 1024)
+
+
+def _timed(run: Callable[[], object], device: str) -> float:
+    import torch
+
+    start = time.perf_counter()
+    run()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
 
 
 def _best(run: Callable[[], object], device: str) -> float:
     """Return the fewest seconds that `run` took, of as many runs as the budget allows."""
-    import torch
-
-    def wait() -> None:
-        if device == "cuda":
-            torch.cuda.synchronize()
-
-    run()  # the first one pays for pages, pools and clocks
-    wait()
+    _timed(run, device)  # the first one pays for pages, pools and clocks
     best, end = float("inf"), time.perf_counter() + _BUDGET_SECONDS
     while True:
-        start = time.perf_counter()
-        run()
-        wait()
-        now = time.perf_counter()
-        best = min(best, now - start)
-        if now > end:
+        best = min(best, _timed(run, device))
+        if time.perf_counter() > end:
             return best

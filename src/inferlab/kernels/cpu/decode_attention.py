@@ -41,13 +41,15 @@ def attend_split(q, k, v, stride, size, first, last, scale, scores, out):  # typ
     count = last - first
     score = floats(scores, count + 3)
     highest = float32(-np.inf)
-    for t in range(0, count, 4):
-        at = first + t
-        score[t], score[t + 1], score[t + 2], score[t + 3] = dot4(
-            k + at * stride,
-            k + min(at + 1, last - 1) * stride,
-            k + min(at + 2, last - 1) * stride,
-            k + min(at + 3, last - 1) * stride,
+    # Four streams, as in `matvec`; past the end the last position again.
+    quarter, end = (count + 3) // 4, count - 1
+    for t in range(quarter):
+        t1, t2, t3 = t + quarter, t + 2 * quarter, t + 3 * quarter
+        score[t], score[t1], score[t2], score[t3] = dot4(
+            k + (first + t) * stride,
+            k + (first + min(t1, end)) * stride,
+            k + (first + min(t2, end)) * stride,
+            k + (first + min(t3, end)) * stride,
             q,
             size,
         )
@@ -63,14 +65,14 @@ def attend_split(q, k, v, stride, size, first, last, scale, scores, out):  # typ
     result[size], result[size + 1] = highest, total
     for i in range(size):
         result[i] = float32(0)
-    # Past the end the last position again, with weight 0.
     score[count] = score[count + 1] = score[count + 2] = float32(0)
-    for t in range(0, count, 4):
-        at = first + t
-        v0, v1 = floats(v + at * stride, size), floats(v + min(at + 1, last - 1) * stride, size)
-        v2 = floats(v + min(at + 2, last - 1) * stride, size)
-        v3 = floats(v + min(at + 3, last - 1) * stride, size)
-        p0, p1, p2, p3 = score[t], score[t + 1], score[t + 2], score[t + 3]
+    for t in range(quarter):
+        t1, t2, t3 = t + quarter, t + 2 * quarter, t + 3 * quarter
+        v0 = floats(v + (first + t) * stride, size)
+        v1 = floats(v + (first + min(t1, end)) * stride, size)
+        v2 = floats(v + (first + min(t2, end)) * stride, size)
+        v3 = floats(v + (first + min(t3, end)) * stride, size)
+        p0, p1, p2, p3 = score[t], score[t1], score[t2], score[t3]
         for i in range(size):
             result[i] += p0 * v0[i] + p1 * v1[i] + p2 * v2[i] + p3 * v3[i]
 

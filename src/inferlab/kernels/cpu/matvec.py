@@ -39,7 +39,9 @@ class Rows(NamedTuple):
 
 def matrix(data: int, rows: int, columns: int, stride: int, bias: int = 0) -> tuple[int, ...]:
     """Return the `MATRIX` of `rows` rows, `stride` bytes apart, at address `data`."""
-    return data, rows, columns, stride, bias, max(1, CHUNK_BYTES // max(1, stride * 4)) * 4
+    # An even number of chunks, alike in size, shares well among an even number of threads.
+    pairs = -(-rows * stride // (2 * CHUNK_BYTES))
+    return data, rows, columns, stride, bias, max(4, -(-rows // (8 * max(1, pairs))) * 4)
 
 
 @jit
@@ -59,23 +61,33 @@ def dot4(row0, row1, row2, row3, x, size):  # type: ignore[no-untyped-def]
 
 
 @jit
-def matvec_block(m, r, x, residual, y, batch):  # type: ignore[no-untyped-def]
-    """Rows r..r+3 of the matrix with every vector of the batch; rows past the last are left out."""
-    last = m.rows - 1
-    row0, row1 = m.data + r * m.stride, m.data + min(r + 1, last) * m.stride
-    row2, row3 = m.data + min(r + 2, last) * m.stride, m.data + min(r + 3, last) * m.stride
+def matvec_chunk(m, first, end, x, residual, y, batch):  # type: ignore[no-untyped-def]
+    """Rows first..end-1 of the matrix with every vector of the batch.
+
+    The four rows that are read together stand a quarter of the chunk apart: four streams in
+    different pages keep more of the hardware's prefetchers busy than one stream four rows wide.
+    """
+    quarter, last = (end - first + 3) // 4, end - 1
     bias = floats(m.bias, m.rows)
-    for b in range(batch):
-        sums = dot4(row0, row1, row2, row3, x.data + b * x.stride, m.columns)
-        out = floats(y.data + b * y.stride, m.rows)
-        before = floats(residual.data + b * residual.stride, m.rows)
-        for i in range(min(4, m.rows - r)):
-            total = sums[i]
-            if m.bias:
-                total += bias[r + i]
-            if residual.data:
-                total += before[r + i]
-            out[r + i] = total
+    for r in range(first, first + quarter):
+        row0 = m.data + r * m.stride
+        # Where a quarter is short: the last row again, without a store.
+        row1 = m.data + min(r + quarter, last) * m.stride
+        row2 = m.data + min(r + 2 * quarter, last) * m.stride
+        row3 = m.data + min(r + 3 * quarter, last) * m.stride
+        for b in range(batch):
+            sums = dot4(row0, row1, row2, row3, x.data + b * x.stride, m.columns)
+            out = floats(y.data + b * y.stride, m.rows)
+            before = floats(residual.data + b * residual.stride, m.rows)
+            for i in range(4):
+                at = r + i * quarter
+                if at <= last:
+                    total = sums[i]
+                    if m.bias:
+                        total += bias[at]
+                    if residual.data:
+                        total += before[at]
+                    out[at] = total
 
 
 @jit
@@ -87,8 +99,8 @@ def matvec(m, x, residual, y, batch, member, threads, counter):  # type: ignore[
     """
     piece = member
     while piece * m.chunk < m.rows:
-        for r in range(piece * m.chunk, min(m.rows, (piece + 1) * m.chunk), 4):
-            matvec_block(m, r, x, residual, y, batch)
+        first = piece * m.chunk
+        matvec_chunk(m, first, min(m.rows, first + m.chunk), x, residual, y, batch)
         piece = fetch_add(counter, 1) + threads
 
 
@@ -96,12 +108,11 @@ def matvec(m, x, residual, y, batch, member, threads, counter):  # type: ignore[
 def swiglu(gate, up, x, y, own, batch, member, threads, counter):  # type: ignore[no-untyped-def]
     """This member's share of y = silu(gate x) * (up x); `own` is its scratch, shaped like y."""
     piece = member
-    none = Rows(0, 0)
     while piece * gate.chunk < gate.rows:
-        first, end = piece * gate.chunk, min(gate.rows, (piece + 1) * gate.chunk)
-        for r in range(first, end, 4):
-            matvec_block(gate, r, x, none, y, batch)
-            matvec_block(up, r, x, none, own, batch)
+        first = piece * gate.chunk
+        end = min(gate.rows, first + gate.chunk)
+        matvec_chunk(gate, first, end, x, Rows(0, 0), y, batch)
+        matvec_chunk(up, first, end, x, Rows(0, 0), own, batch)
         for b in range(batch):
             g = floats(y.data + b * y.stride + first * 4, end - first)
             u = floats(own.data + b * own.stride + first * 4, end - first)

@@ -7,36 +7,67 @@ another process holds one of the cores.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
-from inferlab.kernels.cpu.jit import fetch_add, jit, load_acquire, pause, prefetch, yield_core
+from inferlab.kernels.cpu.jit import fetch_add, jit, load_acquire, prefetch, yield_core
 
 WORK = 64  # where in `sync` the counters of work begin, in bytes: a cache line of their own
 _LINE = 64
-_SPINS = 2000
+_SPINS = 1000  # some microseconds
 _OPEN = 1 << 62  # more arrivals than any barrier waits for
 _Job = Callable[[int], None]
 
 
 def physical_cores() -> int:
     """Count the cores this process may use; hyperthreads of one core count once."""
-    try:
-        allowed = os.sched_getaffinity(0)
-    except AttributeError:
-        return os.cpu_count() or 1
-    cores = set()
-    for cpu in allowed:
+    return len(_cores()) or os.cpu_count() or 1
+
+
+def _cores() -> list[set[int]]:
+    """Return the CPUs that this thread may use, core by core; nothing where no one can say."""
+    if not hasattr(os, "sched_getaffinity"):
+        return []
+    cores: dict[str, set[int]] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
         siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        cores.add(siblings.read_text() if siblings.exists() else str(cpu))
-    return max(1, len(cores))
+        cores.setdefault(siblings.read_text() if siblings.exists() else str(cpu), set()).add(cpu)
+    return list(cores.values())
+
+
+def _places(members: int) -> list[set[int]]:
+    """Return a set of CPUs for each member, none in two sets; nothing if there are too few."""
+    cores = _cores()
+    if len(cores) < members:
+        return []
+    return [set().union(*cores[member::members]) for member in range(members)]
+
+
+@contextlib.contextmanager
+def _staying(place: set[int] | None) -> Iterator[None]:
+    """Keep the calling thread on some CPUs for a while.
+
+    A scheduler may leave two threads that meet all the time on one core, beside an idle one.
+    """
+    if place is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    with contextlib.suppress(OSError):  # a sandbox may forbid it
+        os.sched_setaffinity(0, place)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, before)
 
 
 @jit
@@ -57,7 +88,6 @@ def meet(arrivals, goal, m, member):  # type: ignore[no-untyped-def]
             ahead += 4 * _LINE
         elif spins < _SPINS:
             spins += 1
-            pause()
         else:
             # A virtual core may have been taken away from whom we wait for.
             yield_core()
@@ -73,6 +103,7 @@ class Team:
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self.sync = np.zeros(4096, np.int64)
+        self._places: list[set[int]] = _places(threads) if threads > 1 else []
         self._busy = threading.Lock()
         self._inboxes: list[SimpleQueue[_Job]] = [SimpleQueue() for _ in range(threads - 1)]
         self._done: SimpleQueue[tuple[_Job, BaseException | None]] = SimpleQueue()
@@ -81,7 +112,7 @@ class Team:
 
     def run(self, kernel: Callable[..., Any], *args: Any) -> None:
         """Call `kernel(member, threads, sync, *args)` in every thread; return when all have."""
-        with self._busy:
+        with self._busy, _staying(self._places[0] if self._places else None):
             self.sync.fill(0)
             try:
                 self._share(lambda member: kernel(member, self.threads, self.sync, *args))
@@ -102,13 +133,14 @@ class Team:
                 raise error
 
     def _serve(self, member: int, inbox: SimpleQueue[_Job]) -> None:
-        while True:
-            job, error = inbox.get(), None
-            try:
-                job(member)
-            except BaseException as raised:
-                self.sync[0], error = _OPEN, raised
-            self._done.put((job, error))
+        with _staying(self._places[member] if self._places else None):
+            while True:
+                job, error = inbox.get(), None
+                try:
+                    job(member)
+                except BaseException as raised:
+                    self.sync[0], error = _OPEN, raised
+                self._done.put((job, error))
 
 
 @functools.cache
