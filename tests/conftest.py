@@ -130,15 +130,16 @@ def visit(browser, tmp_path) -> Iterator[Callable[..., Visit]]:
 def site() -> Path:
     """The folder of the built book; `make book` makes it."""
     if not (SITE / "index.html").exists():
-        pytest.skip("the book is not built: make book")
+        missing = pytest.fail if os.environ.get("REQUIRE_BROWSER") == "1" else pytest.skip
+        missing("the book is not built: make book")
     return SITE
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items) -> None:
-    """Mark whatever needs a browser, so that `-m browser` finds it."""
+    """Mark what needs a browser or the built book; `make test` runs that when both are there."""
     for item in items:
-        if "browser" in getattr(item, "fixturenames", ()):
+        if {"browser", "site"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.browser)
 
 
