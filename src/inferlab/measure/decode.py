@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from importlib import metadata, util
@@ -143,6 +144,9 @@ def _transformers(model: Transformer, prompt: list[int]) -> Step:
     """Return a step of transformers' model on our tensors, with `prompt[:-1]` in its cache."""
     import transformers
 
+    transformers.logging.set_verbosity_error()
+    # The argument's new name is unknown to the older releases that we allow.
+    warnings.filterwarnings("ignore", message=".*past_key_values", category=FutureWarning)
     peer = _build(model, transformers)
     past: Any = None
 

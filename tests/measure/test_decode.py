@@ -1,0 +1,48 @@
+"""The decode benchmark measures what it says, and its peer computes the same."""
+
+import json
+import statistics
+
+import pytest
+
+from inferlab.engine import LLM
+from inferlab.errors import InferlabError
+from inferlab.measure import decode
+
+
+@pytest.fixture(scope="module")
+def llm():
+    return LLM.load()
+
+
+def test_figures_follow_from_the_raw_samples(llm):
+    found = json.loads(json.dumps(decode.bench(llm, 4, peers=False), allow_nan=False))
+    assert len(found["samples"]) == found["output_tokens"] == 4
+    assert found["seconds_per_token"] == statistics.median(found["samples"])
+    assert found["bandwidth"] == max(found["readers"].values())
+    kv = found["bytes_per_token"] - llm.model.streamed_bytes
+    assert kv == 30 * 2 * 3 * 64 * 4 * (found["prompt_tokens"] + 2)  # layers, K and V, heads, fp32
+    rate = found["bytes_per_token"] / found["seconds_per_token"]
+    assert found["achieved_bytes_per_second"] == pytest.approx(rate)
+    assert found["fraction_of_bandwidth"] == pytest.approx(rate / found["bandwidth"])
+    assert (found["peers"], found["peers_note"]) == ({}, "not asked for")
+
+
+def test_transformers_on_our_tensors_says_the_same_tokens(llm):
+    pytest.importorskip("transformers")
+    prompt = decode._prompt(llm)
+    ours, theirs = decode._ours(llm, prompt), decode._transformers(llm.model, prompt)
+    a = b = prompt[-1]
+    for _ in range(8):
+        a, b = ours(a), theirs(b)
+        assert a == b
+
+
+def test_a_missing_peer_is_said_to_be_missing(llm, monkeypatch):
+    monkeypatch.setattr(decode.util, "find_spec", lambda _: None)
+    assert "transformers is not installed" in decode.bench(llm, 1)["peers_note"]
+
+
+def test_nothing_to_decode_is_refused(llm):
+    with pytest.raises(InferlabError, match="tokens is 0"):
+        decode.bench(llm, 0)
