@@ -126,6 +126,19 @@ def test_a_row_of_a_batch_is_bit_for_bit_what_it_is_alone(batch):
         assert torch.equal(together.k[:, b].nan_to_num(9), alone.k[:, 0].nan_to_num(9))
 
 
+@pytest.mark.parametrize("threads", [2, 5])
+def test_threads_that_lose_their_cores_change_no_bit(threads):
+    """More threads than cores: some are late all the time, and others do their work for them."""
+    model = random_model(num_hidden_layers=6, vocab_size=4097)
+    caches = [filled(model, [200, 3]), filled(model, [200, 3])]
+    decoders = [CpuDecoder(model, c, threads=n) for c, n in zip(caches, (1, threads), strict=True)]
+    for step in range(30):
+        ids = torch.tensor([step, step + 40])
+        one, many = (decoder.step(ids) for decoder in decoders)
+        assert torch.equal(one, many)
+    assert torch.equal(caches[0].k.nan_to_num(9), caches[1].k.nan_to_num(9))
+
+
 def test_a_view_of_some_rows_of_a_cache():
     model = random_model()
     whole = filled(model, [5, 200, 60])

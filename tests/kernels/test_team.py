@@ -1,7 +1,8 @@
-"""Threads that share a kernel: all run, all meet, and nothing is left hanging after a fault."""
+"""Threads that share a kernel: every piece is done, whoever is late, and faults pass on."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
@@ -12,83 +13,147 @@ from inferlab.kernels import backends
 
 pytestmark = pytest.mark.skipif(not backends.has_numba(), reason="numba is not here")
 
+PIECES, PHASES = 40, 25
+
 
 @pytest.fixture(scope="module")
-def barriers():
-    """A kernel in which each member may only go on once all have reached the same round."""
+def phases():
+    """A kernel whose every phase reads all that the one before wrote."""
     from inferlab.kernels.cpu.jit import jit
-    from inferlab.kernels.cpu.matvec import MATRIX
-    from inferlab.kernels.cpu.team import meet
+    from inferlab.kernels.cpu.team import desk_bytes, take
+
+    bytes_ = desk_bytes(PIECES)
 
     @jit
-    def kernel(member, threads, sync, seen, nothing, faults):  # type: ignore[no-untyped-def]
-        for r in range(seen.shape[0]):
-            seen[r, member] = r + 1
-            meet(sync.ctypes.data, (2 * r + 1) * threads, nothing[0], member)
-            for other in range(threads):
-                if seen[r, other] != r + 1:
-                    faults[member] += 1
-            meet(sync.ctypes.data, (2 * r + 2) * threads, nothing[0], member)
+    def kernel(member, values, desks, faults, lame):  # type: ignore[no-untyped-def]
+        desk = desks.ctypes.data
+        for phase in range(PHASES):
+            piece = take(desk, PIECES, -1)
+            while piece >= 0:
+                if member == lame:  # takes a piece and never comes back
+                    return
+                for i in range(PIECES):
+                    faults[member] += values[phase, i] != phase + i
+                values[phase + 1, piece] = phase + 1 + piece
+                piece = take(desk, PIECES, piece)
+            desk += bytes_
 
-    def run(team, rounds):
-        seen, faults = np.zeros((rounds, team.threads), np.int64), np.zeros(team.threads, np.int64)
-        team.run(kernel, seen, np.zeros(1, MATRIX), faults)
-        return seen, faults
+    def run(team, lame=-1):
+        values = np.full((PHASES + 1, PIECES), -1, np.int64)
+        values[0] = np.arange(PIECES)
+        faults = np.zeros(team.threads, np.int64)
+        desks = np.zeros(PHASES * bytes_ // 8, np.int64)
+        team.run(kernel, values, desks, faults, lame)
+        assert not faults.any()
+        return values
 
     return run
 
 
+RIGHT = np.arange(PHASES + 1)[:, None] + np.arange(PIECES)
+
+
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_nobody_passes_a_barrier_alone(barriers, threads):
+def test_no_phase_begins_before_the_last_is_complete(phases, threads):
     from inferlab.kernels.cpu.team import team
 
-    for _ in range(3):
-        seen, faults = barriers(team(threads), 50)
-        assert not faults.any()
-        assert (seen == np.arange(1, 51)[:, None]).all()
+    for _ in range(5):
+        assert (phases(team(threads)) == RIGHT).all()
 
 
-def test_callers_take_turns(barriers):
+@pytest.mark.parametrize("threads", [2, 3])
+def test_the_work_of_a_thread_that_was_taken_away_is_done_by_others(phases, threads):
+    from inferlab.kernels.cpu.team import team
+
+    for _ in range(5):
+        assert (phases(team(threads), lame=1) == RIGHT).all()
+
+
+def test_callers_take_turns(phases):
     from inferlab.kernels.cpu.team import team
 
     results = []
 
     def call():
-        results.extend(not barriers(team(2), 20)[1].any() for _ in range(5))
+        results.extend((phases(team(2)) == RIGHT).all() for _ in range(5))
 
     callers = [threading.Thread(target=call) for _ in range(3)]
-    [c.start() for c in callers]
-    [c.join() for c in callers]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
     assert results == [True] * 15
 
 
-@pytest.mark.parametrize("where", ["caller", "member"])
-def test_a_fault_frees_the_others_and_the_team_goes_on(barriers, where):
+def test_who_comes_late_stays_out():
     from inferlab.kernels.cpu.team import Team
 
-    team = Team(3)
-    left = threading.Event()
+    team = Team(2)
+    began, calls = threading.Event(), []
 
-    def kernel(member, threads, sync):
-        if member == (0 if where == "caller" else 1):
+    def slow(member):
+        if member == 1:
+            began.set()
+            time.sleep(0.2)
+        else:
+            assert began.wait(10)
+
+    team.run(slow)  # waits for member 1, who is inside
+    worker_is_busy = threading.Event()
+    job = team._inboxes[0]
+
+    class Block:
+        def join(self, member):
+            worker_is_busy.wait(10)
+
+    job.put(Block())
+    team.run(lambda member: calls.append(member))
+    assert calls == [0]
+    worker_is_busy.set()
+    time.sleep(0.1)
+    assert calls == [0]
+
+
+@pytest.mark.parametrize("where", [0, 1])
+def test_a_fault_is_passed_on_and_the_team_goes_on(phases, where):
+    from inferlab.kernels.cpu.team import Team
+
+    team, inside, left = Team(2), threading.Event(), threading.Event()
+
+    def kernel(member):
+        if member == 1:
+            inside.set()
+        else:
+            assert inside.wait(10)
+        if member == where:
             raise KeyboardInterrupt
-        while sync[0] < threads:  # a barrier that the one who failed never reaches
-            time.sleep(0.001)
+        time.sleep(0.05)
         left.set()
 
     with pytest.raises(KeyboardInterrupt):
         team.run(kernel)
-    assert left.is_set()
-    seen, faults = barriers(team, 20)
-    assert not faults.any()
-    assert (seen > 0).all()
+    assert left.is_set()  # nobody is at work on the arguments any more
+    assert (phases(team) == RIGHT).all()
 
 
-def test_a_core_counts_once(monkeypatch):
-    import os
+def test_the_caller_keeps_its_cores(phases):
+    from inferlab.kernels.cpu.team import team
 
-    from inferlab.kernels.cpu.team import physical_cores
+    if not hasattr(os, "sched_getaffinity"):
+        pytest.skip("this system does not say where a thread may run")
+    before = os.sched_getaffinity(0)
+    phases(team(2))
+    assert os.sched_getaffinity(0) == before
 
-    assert 1 <= physical_cores() <= (os.cpu_count() or 1)
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    assert physical_cores() == os.cpu_count()
+
+def test_members_have_cores_of_their_own(monkeypatch):
+    from inferlab.kernels.cpu import team
+
+    monkeypatch.setattr(team, "_cores", lambda: [{0, 4}, {1, 5}, {2, 6}, {3, 7}])
+    assert team.physical_cores() == 4
+    assert team._places(2) == [{0, 4, 2, 6}, {1, 5, 3, 7}]
+    assert team._places(4) == [{0, 4}, {1, 5}, {2, 6}, {3, 7}]
+    assert team._places(5) == []
+    monkeypatch.setattr(team, "_cores", lambda: [])
+    assert team.physical_cores() == os.cpu_count()
+    assert team._places(2) == []

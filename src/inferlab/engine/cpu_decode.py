@@ -79,53 +79,45 @@ class CpuDecoder:
         prepare()
         if not ready(None):
             raise InferlabError(f"the CPU decode step cannot be compiled ({_failure[0]})")
-        # Not before: numba takes half a second to import.
-        from inferlab.engine.cpu_step import LAYER, STEP, decode_step, private_floats, splits_of
+        from inferlab.engine import cpu_step  # not before: numba takes half a second to import
         from inferlab.kernels.cpu.team import team
 
         config = transformer.config
         self.transformer, self.cache = transformer, cache
-        self._team, self._kernel = team(threads), decode_step
+        self._team, self._kernel = team(threads), cpu_step.decode_step
         self._kept: list[Tensor] = []
 
-        heads_dim, kv_dim = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        batch, pairs = cache.batch, config.rope.dim // 2
-        splits = splits_of(cache.capacity)
-        private = private_floats(
-            batch, config.hidden, heads_dim, config.intermediate, config.head_dim
-        )
-        self._x = torch.empty(batch, config.hidden)
-        self._angles = torch.empty(2, batch, pairs)
-        buffers = {
-            "q": torch.empty(batch, heads_dim),
-            "k": torch.empty(batch, kv_dim),
-            "v": torch.empty(batch, kv_dim),
-            "parts": torch.empty(batch, config.heads, splits, config.head_dim + 2),
-            "act": torch.empty(batch, config.intermediate),
-            "own": torch.empty(self._team.threads, private),
-        }
-        self._kept += buffers.values()
-
-        step = self._step = np.zeros(1, STEP)
-        for name, buffer in buffers.items():
-            step[name] = buffer.data_ptr()
-        step["x"] = self._x.data_ptr()
-        step["cos"], step["sin"] = (a.data_ptr() for a in self._angles)
-        step["private"] = private * 4
-        step["head_dim"], step["pairs"], step["batch"] = config.head_dim, pairs, batch
-        step["eps"], step["scale"] = config.norm_eps, config.head_dim**-0.5
-        step["norm"] = self._address(transformer.weights.norm)
-        step["head"] = self._matrix(transformer.weights.head)
-        step["splits"] = splits
-        _, row, head, position, _ = (n * 4 for n in cache.k.stride())
-        step["cache_row"], step["cache_head"], step["cache_position"] = row, head, position
-
-        self._layers = np.zeros(config.layers, LAYER)
+        batch, pairs, size = cache.batch, config.rope.dim // 2, config.head_dim
+        splits = cpu_step.splits_of(cache.capacity)
+        self._layers = np.zeros(config.layers, cpu_step.LAYER)
         for index, layer in enumerate(transformer.weights.layers):
             self._fill(self._layers[index], layer)
             self._layers[index]["window"] = config.windows[index] or 0
             self._layers[index]["keys"] = cache.k[index].data_ptr()
             self._layers[index]["values"] = cache.v[index].data_ptr()
+
+        step = self._step = np.zeros(1, cpu_step.STEP)
+        step["head_dim"], step["pairs"], step["batch"] = size, pairs, batch
+        step["eps"], step["scale"], step["splits"] = config.norm_eps, size**-0.5, splits
+        step["norm"] = self._address(transformer.weights.norm)
+        step["head"] = self._matrix(transformer.weights.head)
+        _, row, head, position, _ = (n * 4 for n in cache.k.stride())
+        step["cache_row"], step["cache_head"], step["cache_position"] = row, head, position
+
+        first = self._layers[0]
+        step["layer_bytes"] = cpu_step.layer_bytes(first, batch, size, splits)
+        step["own_bytes"] = cpu_step.own_bytes(first, batch, size)
+        attention = batch * config.kv_heads * splits
+        desks = cpu_step.desks_bytes(self._layers, step["head"][0], attention)
+        self._x = torch.empty(batch, config.hidden)
+        self._angles = torch.empty(2, batch, pairs)
+        activations = torch.empty(config.layers * int(step["layer_bytes"][0]) // 4)
+        own = torch.empty(self._team.threads * int(step["own_bytes"][0]) // 4)
+        self._desks = torch.zeros(desks // 8, dtype=torch.int64)
+        self._kept += [activations, own]
+        step["x"], step["layers"], step["own"] = (t.data_ptr() for t in (self._x, activations, own))
+        step["cos"], step["sin"] = (a.data_ptr() for a in self._angles)
+        step["desks"] = self._desks.data_ptr()
 
     def step(self, ids: Tensor) -> Tensor:
         """Run one token of each row, int64 [B]; return float32 logits [B, V].
@@ -144,6 +136,7 @@ class CpuDecoder:
         self._angles[0], self._angles[1] = cos[:, 0, 0], sin[:, 0, 0]
         logits = torch.empty(cache.batch, weights.head.shape[0])
         self._step["logits"] = logits.data_ptr()
+        self._desks.zero_()
         self._team.run(self._kernel, self._step, self._layers, cache.lengths.numpy())
         cache.advance(1)
         return logits

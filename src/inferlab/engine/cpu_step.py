@@ -1,20 +1,24 @@
-"""One decode step on a CPU: every layer in one call, threads meeting at barriers of their own.
+"""One decode step on a CPU: every layer in one call, shared piece by piece by a team of threads.
 
-All members of a team run `decode_step` together. Cheap work (norms, merging attention's pieces)
-each repeats for itself, which costs less than a barrier; matrices, keys and values are read once,
-in chunks that the threads take as they come.
+All members of a team run `decode_step` together. Matrices, keys and values are read once, in
+pieces that threads take as they come (`kernels.cpu.team.take`). Cheap work (norms, merging
+attention's pieces) each thread repeats for itself, which costs less than waiting for another's.
+Every layer has activations of its own, so that a thread which lost its core for a while can only
+write again what is there already.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from inferlab.kernels.cpu.decode_attention import SPLIT, attend_split, merge_splits, visible
-from inferlab.kernels.cpu.jit import fetch_add, floats, jit
-from inferlab.kernels.cpu.matvec import MATRIX, Rows, matvec, swiglu
+from inferlab.kernels.cpu.jit import floats, jit
+from inferlab.kernels.cpu.matvec import MATRIX, Rows, matvec, matvec_piece, pieces_of, swiglu
 from inferlab.kernels.cpu.rms_norm import rms_norm
 from inferlab.kernels.cpu.rope import rope
-from inferlab.kernels.cpu.team import WORK, meet
+from inferlab.kernels.cpu.team import desk_bytes, take
 
 # Every "i8" that is no size is an address of float32; 0 where the model has no such tensor.
 LAYER = np.dtype(
@@ -50,39 +54,22 @@ STEP = np.dtype(
         ("cache_position", "i8"),
         ("batch", "i8"),
         ("splits", "i8"),  # pieces of attention reserved for each head
-        # Shared by all threads: [B, hidden], [B, H D], [B, KV D] twice, [B, H, splits, D + 2],
-        # [B, F], [B, V], and cos and sin [B, pairs].
-        ("x", "i8"),
-        ("q", "i8"),
-        ("k", "i8"),
-        ("v", "i8"),
-        ("parts", "i8"),
-        ("act", "i8"),
-        ("logits", "i8"),
-        ("cos", "i8"),
+        ("x", "i8"),  # embeddings [B, hidden]
+        ("cos", "i8"),  # [B, pairs]
         ("sin", "i8"),
-        # Each thread's own: `private` bytes from one to the next.
-        ("own", "i8"),
-        ("private", "i8"),
+        ("logits", "i8"),  # [B, V]
+        ("layers", "i8"),  # activations, `layer_bytes` for each layer
+        ("layer_bytes", "i8"),
+        ("own", "i8"),  # scratch, `own_bytes` for each thread
+        ("own_bytes", "i8"),
+        ("desks", "i8"),  # `desks_bytes`, zeroed before each step
     ],
     align=True,
 )
 
 
-def compile_step() -> None:
-    """Compile `decode_step`, or load it compiled from the cache of an earlier process."""
-    from numba import int64, typeof
-
-    step, layers, integers = np.zeros(1, STEP), np.zeros(1, LAYER), np.zeros(1, np.int64)
-    arrays = (typeof(a) for a in (integers, step, layers, integers))
-    decode_step.compile((int64, int64, *arrays))
-
-
-def private_floats(
-    batch: int, hidden: int, heads_dim: int, intermediate: int, head_dim: int
-) -> int:
-    """Count the float32 of memory that each thread needs: [B, input], [B, F], a head, scores."""
-    return batch * (max(hidden, heads_dim) + intermediate) + 2 * head_dim + SPLIT + 3
+_desk_bytes = jit(desk_bytes)
+_ALONE = ("o", "gate", "down")  # matrices that are a phase by themselves
 
 
 def splits_of(capacity: int) -> int:
@@ -90,26 +77,49 @@ def splits_of(capacity: int) -> int:
     return capacity // SPLIT + 1
 
 
+def layer_bytes(layer: Any, batch: int, head_dim: int, splits: int) -> int:
+    """Bytes of one layer's activations: q, k, v, x twice, SwiGLU's, and attention's pieces."""
+    sizes = {name: int(layer[name]["rows"]) for name in ("q", "k", "v", "o", "down", "gate")}
+    parts = sizes["q"] // head_dim * splits * (head_dim + 2)
+    return 4 * batch * (sum(sizes.values()) + parts)
+
+
+def own_bytes(layer: Any, batch: int, head_dim: int) -> int:
+    """Bytes of one thread's scratch: an input, SwiGLU's two products, three heads, scores."""
+    widest = max(int(layer["q"]["columns"]), int(layer["o"]["columns"]))
+    products = 2 * int(layer["gate"]["rows"])
+    return 4 * (batch * (widest + products) + 3 * head_dim + SPLIT + 3)
+
+
+def desks_bytes(layers: Any, head: Any, most_attention: int) -> int:
+    """Bytes of the desks of one step: five phases a layer, and the head."""
+    chunks = {n: -(-layers[n]["rows"] // layers[n]["chunk"]) for n in ("q", "k", "v", *_ALONE)}
+    phases = [chunks["q"] + chunks["k"] + chunks["v"], *(chunks[n] for n in _ALONE)]
+    pieces = [*np.concatenate(phases).tolist(), *[most_attention] * len(layers)]
+    pieces.append(-(-int(head["rows"]) // int(head["chunk"])))
+    return sum(desk_bytes(count) for count in pieces)
+
+
 @jit
-def store(s, layer, b, h, position, scratch):  # type: ignore[no-untyped-def]
+def store(s, layer, b, h, position, k, v, scratch):  # type: ignore[no-untyped-def]
     """Norm and rotate the new key of one KV head; write it and the value into the cache."""
     size = s.head_dim
     index = (b * layer.k.rows + h * size) * 4
     where = b * s.cache_row + h * s.cache_head + position * s.cache_position
-    key = s.k + index
+    key = k + index
     if layer.k_norm:
         rms_norm(key, 0, layer.k_norm, size, s.eps, scratch, 1)
         key = scratch
     angle = b * s.pairs * 4
     rope(key, 0, s.cos + angle, s.sin + angle, s.pairs, size, 1, layer.keys + where)
-    value, out = floats(s.v + index, size), floats(layer.values + where, size)
+    value, out = floats(v + index, size), floats(layer.values + where, size)
     for i in range(size):
         out[i] = value[i]
 
 
 @jit
-def attend(s, layer, lengths, scratch, member, threads, counter):  # type: ignore[no-untyped-def]
-    """This member's share of the attention: pieces of (row, KV head, part of the context)."""
+def attend(s, layer, lengths, q, k, v, parts, scratch, desk):  # type: ignore[no-untyped-def]
+    """Attention in pieces of (row, KV head, part of the context). Return how many there are."""
     size = s.head_dim
     kv_heads, heads = layer.k.rows // size, layer.q.rows // size
     group = heads // kv_heads
@@ -117,23 +127,24 @@ def attend(s, layer, lengths, scratch, member, threads, counter):  # type: ignor
     longest = 0
     for b in range(s.batch):
         longest = max(longest, visible(lengths[b] + 1, layer.window)[1])
-    piece = member
-    while piece < s.batch * kv_heads * longest:
+    pieces = s.batch * kv_heads * longest
+    piece = take(desk, pieces, -1)
+    while piece >= 0:
         b, h = piece // longest // kv_heads, piece // longest % kv_heads
         split, length = piece % longest, lengths[b] + 1
         start, count = visible(length, layer.window)
         if split < count:
             base = (start // SPLIT + split) * SPLIT
             if split == count - 1:
-                store(s, layer, b, h, lengths[b], scratch)
+                store(s, layer, b, h, lengths[b], k, v, scratch)
             cache = b * s.cache_row + h * s.cache_head
             angle = b * s.pairs * 4
             for head in range(h * group, (h + 1) * group):
-                q = s.q + (b * heads + head) * size * 4
+                this = q + (b * heads + head) * size * 4
                 if layer.q_norm:
-                    rms_norm(q, 0, layer.q_norm, size, s.eps, scratch, 1)
-                    q = scratch
-                rope(q, 0, s.cos + angle, s.sin + angle, s.pairs, size, 1, query)
+                    rms_norm(this, 0, layer.q_norm, size, s.eps, scratch, 1)
+                    this = scratch
+                rope(this, 0, s.cos + angle, s.sin + angle, s.pairs, size, 1, query)
                 attend_split(
                     query,
                     layer.keys + cache,
@@ -144,70 +155,84 @@ def attend(s, layer, lengths, scratch, member, threads, counter):  # type: ignor
                     min(length, base + SPLIT),
                     s.scale,
                     scores,
-                    s.parts + ((b * heads + head) * s.splits + split) * (size + 2) * 4,
+                    parts + ((b * heads + head) * s.splits + split) * (size + 2) * 4,
                 )
-        piece = fetch_add(counter, 1) + threads
+        piece = take(desk, pieces, piece)
+    return pieces
 
 
 @jit
-def decode_step(member, threads, sync, step, layers, lengths):  # type: ignore[no-untyped-def]
+def decode_step(member, step, layers, lengths):  # type: ignore[no-untyped-def]
     """Run one new token of each row through all layers; `lengths` [B] are the rows' caches.
 
-    `step` is an array of one `STEP`, `layers` of `LAYER`. On entry `x` holds the embeddings;
-    on return `logits` are written and keys and values stored at position `lengths[b]`.
+    `step` is an array of one `STEP`, `layers` of `LAYER`. On return `logits` are written, and
+    keys and values stored at position `lengths[b]`.
     """
     s = step[0]
-    arrivals = sync.ctypes.data
-    counter, goal = arrivals + WORK, threads
-    hidden, batch = s.head.columns, s.batch
-    width = max(hidden, layers[0].o.columns)
-
-    own = s.own + member * s.private
-    normed = Rows(own, hidden * 4)
-    scratch = Rows(own + batch * width * 4, layers[0].gate.rows * 4)
-    head_scratch = scratch.data + batch * scratch.stride
-
     none = Rows(0, 0)
-    x, act = Rows(s.x, hidden * 4), Rows(s.act, layers[0].gate.rows * 4)
+    size, hidden, batch = s.head_dim, s.head.columns, s.batch
+    q_size, kv_size, ffn = layers[0].q.rows, layers[0].k.rows, layers[0].gate.rows
+    heads = q_size // size
+
+    own = s.own + member * s.own_bytes
+    normed = Rows(own, hidden * 4)
+    products = Rows(own + batch * max(hidden, q_size) * 4, ffn * 4)
+    scratch = products.data + 2 * batch * products.stride
+
+    x, here, desk = Rows(s.x, hidden * 4), s.layers, s.desks
     for index in range(layers.shape[0]):
         layer = layers[index]
+        q = Rows(here, q_size * 4)
+        k = Rows(q.data + batch * q.stride, kv_size * 4)
+        v = Rows(k.data + batch * k.stride, kv_size * 4)
+        attended = Rows(v.data + batch * v.stride, hidden * 4)
+        after = Rows(attended.data + batch * hidden * 4, hidden * 4)
+        act = Rows(after.data + batch * hidden * 4, ffn * 4)
+        parts = act.data + batch * act.stride
+        here += s.layer_bytes
+
         rms_norm(x.data, x.stride, layer.attn_norm, hidden, s.eps, normed.data, batch)
-        for part in range(3):
-            m = layer.q if part == 0 else layer.k if part == 1 else layer.v
-            y = s.q if part == 0 else s.k if part == 1 else s.v
-            matvec(m, normed, none, Rows(y, m.rows * 4), batch, member, threads, counter)
-            counter += 8
-        meet(arrivals, goal, layer.o, member)
-        goal += threads
+        to_k = pieces_of(layer.q)
+        to_v = to_k + pieces_of(layer.k)
+        pieces = to_v + pieces_of(layer.v)
+        piece = take(desk, pieces, -1)
+        while piece >= 0:
+            if piece < to_k:
+                matvec_piece(layer.q, piece, normed, none, q, batch)
+            elif piece < to_v:
+                matvec_piece(layer.k, piece - to_k, normed, none, k, batch)
+            else:
+                matvec_piece(layer.v, piece - to_v, normed, none, v, batch)
+            piece = take(desk, pieces, piece)
+        desk += _desk_bytes(pieces)
 
-        attend(s, layer, lengths, head_scratch, member, threads, counter)
-        counter += 8
-        meet(arrivals, goal, layer.o, member)
-        goal += threads
-
-        size, columns = s.head_dim, layer.o.columns
+        pieces = attend(s, layer, lengths, q.data, k.data, v.data, parts, scratch, desk)
+        desk += _desk_bytes(pieces)
         for b in range(batch):
             _, count = visible(lengths[b] + 1, layer.window)
-            for head in range(columns // size):
-                parts = s.parts + (b * (columns // size) + head) * s.splits * (size + 2) * 4
-                merge_splits(parts, count, size, own + (b * columns + head * size) * 4)
-        matvec(layer.o, Rows(own, columns * 4), x, x, batch, member, threads, counter)
-        counter += 8
-        meet(arrivals, goal, layer.gate, member)
-        goal += threads
+            for head in range(heads):
+                row = b * heads + head
+                merge_splits(
+                    parts + row * s.splits * (size + 2) * 4, count, size, own + row * size * 4
+                )
+        matvec(layer.o, Rows(own, q_size * 4), x, attended, batch, desk)
+        desk += _desk_bytes(pieces_of(layer.o))
 
-        rms_norm(x.data, x.stride, layer.mlp_norm, hidden, s.eps, normed.data, batch)
-        swiglu(layer.gate, layer.up, normed, act, scratch, batch, member, threads, counter)
-        counter += 8
-        meet(arrivals, goal, layer.down, member)
-        goal += threads
+        rms_norm(attended.data, hidden * 4, layer.mlp_norm, hidden, s.eps, normed.data, batch)
+        swiglu(layer.gate, layer.up, normed, act, products, batch, desk)
+        desk += _desk_bytes(pieces_of(layer.gate))
 
-        matvec(layer.down, act, x, x, batch, member, threads, counter)
-        counter += 8
-        following = layers[index + 1].q if index + 1 < layers.shape[0] else s.head
-        meet(arrivals, goal, following, member)
-        goal += threads
+        matvec(layer.down, act, attended, after, batch, desk)
+        desk += _desk_bytes(pieces_of(layer.down))
+        x = after
 
     rms_norm(x.data, x.stride, s.norm, hidden, s.eps, normed.data, batch)
-    logits = Rows(s.logits, s.head.rows * 4)
-    matvec(s.head, normed, none, logits, batch, member, threads, counter)
+    matvec(s.head, normed, none, Rows(s.logits, s.head.rows * 4), batch, desk)
+
+
+def compile_step() -> None:
+    """Compile `decode_step`, or load it compiled from the cache of an earlier process."""
+    from numba import int64, typeof
+
+    step, layers, integers = np.zeros(1, STEP), np.zeros(1, LAYER), np.zeros(1, np.int64)
+    decode_step.compile((int64, *(typeof(a) for a in (step, layers, integers))))

@@ -13,9 +13,9 @@ import numpy as np
 from numpy import float32
 
 from inferlab.kernels.cpu.exp import exp
-from inferlab.kernels.cpu.jit import fetch_add, floats, jit
+from inferlab.kernels.cpu.jit import floats, jit
 from inferlab.kernels.cpu.matvec import dot4
-from inferlab.kernels.cpu.team import WORK, team
+from inferlab.kernels.cpu.team import desk, take, team
 
 SPLIT = 128
 
@@ -31,15 +31,15 @@ def visible(length, window):  # type: ignore[no-untyped-def]
 
 
 @jit
-def attend_split(q, k, v, stride, size, first, last, scale, scores, out):  # type: ignore[no-untyped-def]
+def attend_split(q, k, v, stride, size, first, last, scale, scratch, out):  # type: ignore[no-untyped-def]
     """One query head over positions first..last-1 of one KV head.
 
-    `k` and `v` are addresses of position 0, positions `stride` bytes apart; `scores` holds
-    SPLIT + 3 float32. Writes size + 2 float32 to `out`: the sum of exp(score - max) v, the max,
-    and the sum of exp(score - max).
+    `k` and `v` are addresses of position 0, positions `stride` bytes apart; `scratch` holds
+    SPLIT + 3 + size float32. Writes size + 2 float32 to `out`: the sum of exp(score - max) v,
+    the max, and the sum of exp(score - max).
     """
     count = last - first
-    score = floats(scores, count + 3)
+    score = floats(scratch, count + 3)
     highest = float32(-np.inf)
     # Four streams, as in `matvec`; past the end the last position again.
     quarter, end = (count + 3) // 4, count - 1
@@ -61,10 +61,9 @@ def attend_split(q, k, v, stride, size, first, last, scale, scores, out):  # typ
         score[t] = exp(score[t] - highest)
         total += score[t]
 
-    result = floats(out, size + 2)
-    result[size], result[size + 1] = highest, total
+    sums = floats(scratch + (SPLIT + 3) * 4, size)
     for i in range(size):
-        result[i] = float32(0)
+        sums[i] = float32(0)
     score[count] = score[count + 1] = score[count + 2] = float32(0)
     for t in range(quarter):
         t1, t2, t3 = t + quarter, t + 2 * quarter, t + 3 * quarter
@@ -74,7 +73,11 @@ def attend_split(q, k, v, stride, size, first, last, scale, scores, out):  # typ
         v3 = floats(v + (first + min(t3, end)) * stride, size)
         p0, p1, p2, p3 = score[t], score[t1], score[t2], score[t3]
         for i in range(size):
-            result[i] += p0 * v0[i] + p1 * v1[i] + p2 * v2[i] + p3 * v3[i]
+            sums[i] += p0 * v0[i] + p1 * v1[i] + p2 * v2[i] + p3 * v3[i]
+    result = floats(out, size + 2)
+    for i in range(size):
+        result[i] = sums[i]
+    result[size], result[size + 1] = highest, total
 
 
 @jit
@@ -98,12 +101,13 @@ def merge_splits(parts, count, size, out):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _attend(member, threads, sync, q, k, v, strides, sizes, lengths, scale, parts, scores):  # type: ignore[no-untyped-def]
+def _attend(member, q, k, v, strides, sizes, lengths, scale, parts, scratch, desk):  # type: ignore[no-untyped-def]
     """Every (row, head, piece); `strides` are bytes: q row, q head, then KV row, head, position."""
     batch, heads, kv_heads, size, splits, window = sizes
     q_row, q_head, kv_row, kv_head, position = strides
-    piece = member
-    while piece < batch * heads * splits:
+    pieces = batch * heads * splits
+    piece = take(desk.ctypes.data, pieces, -1)
+    while piece >= 0:
         b, head, split = piece // splits // heads, piece // splits % heads, piece % splits
         start, count = visible(lengths[b], window)
         if split < count:
@@ -118,10 +122,10 @@ def _attend(member, threads, sync, q, k, v, strides, sizes, lengths, scale, part
                 max(start, base),
                 min(lengths[b], base + SPLIT),
                 scale,
-                scores + member * (SPLIT + 3) * 4,
+                scratch + member * (SPLIT + 3 + size) * 4,
                 parts + piece * (size + 2) * 4,
             )
-        piece = fetch_add(sync.ctypes.data + WORK, 1) + threads
+        piece = take(desk.ctypes.data, pieces, piece)
 
 
 @jit
@@ -140,12 +144,12 @@ def launch(
     batch, heads, size = q.shape
     splits = int(lengths.max()) // SPLIT + 1 if batch else 0
     parts = q.new_empty((batch, heads, splits, size + 2))
-    scores = q.new_empty((members.threads, SPLIT + 3))
+    scratch = q.new_empty((members.threads, SPLIT + 3 + size))
     sizes = (batch, heads, k.shape[1], size, splits, window or 0)
     strides = tuple(n * 4 for n in (*q.stride()[:2], *k.stride()[:3]))
     seen = lengths.numpy()
     addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr())
-    work = (parts.data_ptr(), scores.data_ptr())
+    work = (parts.data_ptr(), scratch.data_ptr(), desk(batch * heads * splits))
     members.run(_attend, *addresses, strides, sizes, seen, float32(size**-0.5), *work)
     _merge(parts.data_ptr(), sizes, seen, out.data_ptr())
     return out

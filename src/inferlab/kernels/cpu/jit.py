@@ -1,9 +1,8 @@
-"""How kernels are compiled, and the five machine instructions that numba has no word for."""
+"""How kernels are compiled, and the machine instructions that numba has no word for."""
 
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,19 +13,15 @@ from inferlab.kernels import backends
 _SOURCES = (Path(__file__).parent, Path(__file__).parents[2] / "engine")
 
 if backends.has_numba():
-    import ctypes
-
     import numba
-    from llvmlite import binding, ir
+    from llvmlite import ir
     from numba import types
-    from numba.core import cgutils
     from numba.extending import intrinsic as _intrinsic
 
     # numba's annotations count the typing context as an argument of the instruction.
     intrinsic: Any = _intrinsic
 
     _I32, _I64 = ir.IntType(32), ir.IntType(64)
-    _BYTES = ir.IntType(8).as_pointer()
 
     def _digest() -> str:
         # numba checks only the file of the function it loads, not of those that it calls.
@@ -63,18 +58,6 @@ if backends.has_numba():
         return types.CPointer(types.float32)(types.int64), build
 
     @intrinsic
-    def prefetch(_context, address):  # type: ignore[no-untyped-def]
-        """Ask for the cache line at `address`, into the second-level cache; never faults."""
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            kind = ir.FunctionType(ir.VoidType(), [_BYTES, _I32, _I32, _I32])
-            ask = builder.module.declare_intrinsic("llvm.prefetch", [_BYTES], kind)
-            builder.call(ask, [builder.inttoptr(args[0], _BYTES), _I32(0), _I32(2), _I32(1)])
-            return context.get_dummy_value()
-
-        return types.void(types.int64), build
-
-    @intrinsic
     def fetch_add(_context, address, amount):  # type: ignore[no-untyped-def]
         """Add to the int64 at `address` atomically; return what stood there."""
 
@@ -92,46 +75,6 @@ if backends.has_numba():
             return builder.load_atomic(builder.inttoptr(args[0], _I64.as_pointer()), "acquire", 8)
 
         return types.int64(types.int64), build
-
-    @intrinsic
-    def pause(_context):  # type: ignore[no-untyped-def]
-        """Tell the core that this is a spinning loop."""
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            machine = platform.machine().lower()
-            if machine in ("x86_64", "amd64"):
-                kind = ir.FunctionType(ir.VoidType(), [])
-                name = "llvm.x86.sse2.pause"
-                builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [])
-            elif machine in ("aarch64", "arm64"):
-                kind = ir.FunctionType(ir.VoidType(), [_I32])
-                name = "llvm.aarch64.hint"
-                builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [_I32(1)])
-            return context.get_dummy_value()
-
-        return types.void(), build
-
-    def _yield_function() -> int:
-        if platform.system() == "Windows":
-            function = ctypes.windll.kernel32.SwitchToThread  # type: ignore[attr-defined]
-        else:
-            function = ctypes.CDLL(None).sched_yield
-        return ctypes.cast(function, ctypes.c_void_p).value or 0
-
-    # By name, not by address: compiled code outlives this process.
-    binding.add_symbol("inferlab_yield_core", _yield_function())
-
-    @intrinsic
-    def yield_core(_context):  # type: ignore[no-untyped-def]
-        """Let another runnable thread have this core."""
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            kind = ir.FunctionType(_I32, [])
-            name = "inferlab_yield_core"
-            builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [])
-            return context.get_dummy_value()
-
-        return types.void(), build
 
     @intrinsic
     def float_of_bits(_context, bits):  # type: ignore[no-untyped-def]
@@ -159,4 +102,4 @@ else:
 
         return refuse
 
-    prefetch = fetch_add = load_acquire = pause = yield_core = float_of_bits = floats = jit
+    fetch_add = load_acquire = float_of_bits = floats = jit

@@ -13,8 +13,8 @@ import numpy as np
 from numpy import float32
 
 from inferlab.kernels.cpu.exp import exp
-from inferlab.kernels.cpu.jit import fetch_add, floats, jit
-from inferlab.kernels.cpu.team import WORK, team
+from inferlab.kernels.cpu.jit import floats, jit
+from inferlab.kernels.cpu.team import desk, take, team
 
 MATRIX = np.dtype(
     [
@@ -27,7 +27,8 @@ MATRIX = np.dtype(
     ],
     align=True,
 )
-CHUNK_BYTES = 1 << 16
+CHUNK_BYTES = 1 << 16  # what a thread takes at a time: short to wait for, long to stream
+_MOST_CHUNKS = 2048
 
 
 class Rows(NamedTuple):
@@ -40,7 +41,7 @@ class Rows(NamedTuple):
 def matrix(data: int, rows: int, columns: int, stride: int, bias: int = 0) -> tuple[int, ...]:
     """Return the `MATRIX` of `rows` rows, `stride` bytes apart, at address `data`."""
     # An even number of chunks, alike in size, shares well among an even number of threads.
-    pairs = -(-rows * stride // (2 * CHUNK_BYTES))
+    pairs = min(_MOST_CHUNKS, -(-rows * stride // CHUNK_BYTES)) // 2
     return data, rows, columns, stride, bias, max(4, -(-rows // (8 * max(1, pairs))) * 4)
 
 
@@ -91,45 +92,60 @@ def matvec_chunk(m, first, end, x, residual, y, batch):  # type: ignore[no-untyp
 
 
 @jit
-def matvec(m, x, residual, y, batch, member, threads, counter):  # type: ignore[no-untyped-def]
-    """This member's share of y = m x + bias + residual; `residual` may be y, or Rows(0, 0).
-
-    `counter` is the address of a zero that the team shares for this product. The first chunk of
-    a member is fixed, so that it can be prefetched; others go to whoever is free.
-    """
-    piece = member
-    while piece * m.chunk < m.rows:
-        first = piece * m.chunk
-        matvec_chunk(m, first, min(m.rows, first + m.chunk), x, residual, y, batch)
-        piece = fetch_add(counter, 1) + threads
+def pieces_of(m):  # type: ignore[no-untyped-def]
+    """Chunks of a matrix."""
+    return (m.rows + m.chunk - 1) // m.chunk
 
 
 @jit
-def swiglu(gate, up, x, y, own, batch, member, threads, counter):  # type: ignore[no-untyped-def]
-    """This member's share of y = silu(gate x) * (up x); `own` is its scratch, shaped like y."""
-    piece = member
-    while piece * gate.chunk < gate.rows:
+def matvec_piece(m, piece, x, residual, y, batch):  # type: ignore[no-untyped-def]
+    """Chunk number `piece` of y = m x + bias + residual; `residual` may be Rows(0, 0)."""
+    first = piece * m.chunk
+    matvec_chunk(m, first, min(m.rows, first + m.chunk), x, residual, y, batch)
+
+
+@jit
+def matvec(m, x, residual, y, batch, desk):  # type: ignore[no-untyped-def]
+    """y = m x + bias + residual, with all who call this at the same zeroed `desk`."""
+    pieces = pieces_of(m)
+    piece = take(desk, pieces, -1)
+    while piece >= 0:
+        matvec_piece(m, piece, x, residual, y, batch)
+        piece = take(desk, pieces, piece)
+
+
+@jit
+def swiglu(gate, up, x, y, own, batch, desk):  # type: ignore[no-untyped-def]
+    """y = silu(gate x) * (up x), with all who call this at the same zeroed `desk`.
+
+    `own` is the caller's scratch, two vectors like those of y for each of the batch.
+    """
+    pieces = pieces_of(gate)
+    ups = Rows(own.data + batch * own.stride, own.stride)
+    piece = take(desk, pieces, -1)
+    while piece >= 0:
         first = piece * gate.chunk
         end = min(gate.rows, first + gate.chunk)
-        matvec_chunk(gate, first, end, x, Rows(0, 0), y, batch)
-        matvec_chunk(up, first, end, x, Rows(0, 0), own, batch)
+        matvec_chunk(gate, first, end, x, Rows(0, 0), own, batch)
+        matvec_chunk(up, first, end, x, Rows(0, 0), ups, batch)
         for b in range(batch):
-            g = floats(y.data + b * y.stride + first * 4, end - first)
-            u = floats(own.data + b * own.stride + first * 4, end - first)
+            g = floats(own.data + b * own.stride + first * 4, end - first)
+            u = floats(ups.data + b * ups.stride + first * 4, end - first)
+            out = floats(y.data + b * y.stride + first * 4, end - first)
             for i in range(end - first):
-                g[i] = g[i] / (float32(1) + exp(-g[i])) * u[i]
-        piece = fetch_add(counter, 1) + threads
+                out[i] = g[i] / (float32(1) + exp(-g[i])) * u[i]
+        piece = take(desk, pieces, piece)
 
 
 @jit
-def _matvec(member, threads, sync, m, x, residual, y, batch):  # type: ignore[no-untyped-def]
-    matvec(m[0], x, residual, y, batch, member, threads, sync.ctypes.data + WORK)
+def _matvec(member, m, x, residual, y, batch, desk):  # type: ignore[no-untyped-def]
+    matvec(m[0], x, residual, y, batch, desk.ctypes.data)
 
 
 @jit
-def _swiglu(member, threads, sync, m, x, y, own, batch):  # type: ignore[no-untyped-def]
-    mine = Rows(own.data + member * batch * own.stride, own.stride)
-    swiglu(m[0], m[1], x, y, mine, batch, member, threads, sync.ctypes.data + WORK)
+def _swiglu(member, m, x, y, own, batch, desk):  # type: ignore[no-untyped-def]
+    mine = Rows(own.data + member * 2 * batch * own.stride, own.stride)
+    swiglu(m[0], m[1], x, y, mine, batch, desk.ctypes.data)
 
 
 def _rows(x: Any) -> Rows:
@@ -145,17 +161,22 @@ def _matrices(*weights: Any, bias: Any = None) -> np.ndarray[Any, np.dtype[np.vo
     return np.array(records, MATRIX)
 
 
+def _desk(m: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return desk(-(-int(m["rows"]) // int(m["chunk"])))
+
+
 def launch(weight: Any, x: Any, bias: Any, residual: Any, out: Any, threads: int | None) -> Any:
     """Fill `out` [B, N] with x weight^T + bias + residual; float32 tensors on a CPU."""
     m = _matrices(weight, bias=bias)
-    team(threads).run(_matvec, m, _rows(x), _rows(residual), _rows(out), x.shape[0])
+    y, before = _rows(out), _rows(residual)
+    team(threads).run(_matvec, m, _rows(x), before, y, x.shape[0], _desk(m[0]))
     return out
 
 
 def launch_swiglu(gate: Any, up: Any, x: Any, out: Any, threads: int | None) -> Any:
     """Fill `out` [B, F] with silu(gate x) * (up x); float32 tensors on a CPU."""
     members = team(threads)
-    own = out.new_empty((members.threads * x.shape[0], out.shape[1]))
+    own = out.new_empty((members.threads * 2 * x.shape[0], out.shape[1]))
     m = _matrices(gate, up)
-    members.run(_swiglu, m, _rows(x), _rows(out), _rows(own), x.shape[0])
+    members.run(_swiglu, m, _rows(x), _rows(out), _rows(own), x.shape[0], _desk(m[0]))
     return out

@@ -1,4 +1,4 @@
-"""A few threads that run one kernel together, with barriers of their own.
+"""A few threads that run one kernel together, and hand each other its pieces of work.
 
 Python threads rather than numba's: a compiled kernel runs without the GIL, so one entry a
 decode step costs microseconds, where a parallel region a layer costs far more as soon as
@@ -17,14 +17,11 @@ from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from inferlab.kernels.cpu.jit import fetch_add, jit, load_acquire, prefetch, yield_core
+from inferlab.kernels.cpu.jit import fetch_add, jit, load_acquire
 
-WORK = 64  # where in `sync` the counters of work begin, in bytes: a cache line of their own
-_LINE = 64
-_SPINS = 1000  # some microseconds
-_OPEN = 1 << 62  # more arrivals than any barrier waits for
-_Job = Callable[[int], None]
+_PATIENCE = 4000  # looks at a counter, some tens of microseconds
 
 
 def physical_cores() -> int:
@@ -70,77 +67,106 @@ def _staying(place: set[int] | None) -> Iterator[None]:
             os.sched_setaffinity(0, before)
 
 
-@jit
-def meet(arrivals, goal, m, member):  # type: ignore[no-untyped-def]
-    """Wait until `goal` arrivals in all have been counted; meanwhile prefetch what comes next.
+def desk_bytes(pieces: int) -> int:
+    """Return the bytes of a desk for `pieces`: two counters and a mark on each, in whole lines."""
+    return (2 + pieces + 7) // 8 * 64
 
-    `arrivals` is the address of a counter that only grows; `m` is the matrix (`matvec.MATRIX`)
-    whose first chunk this member will read after the barrier.
+
+def desk(pieces: int) -> NDArray[np.int64]:
+    """Return a fresh desk for one phase of `pieces`."""
+    return np.zeros(desk_bytes(pieces) // 8, np.int64)
+
+
+@jit
+def take(desk, pieces, done):  # type: ignore[no-untyped-def]
+    """Hand in the piece `done` (-1 for none) and take the next one; -1 once all are finished.
+
+    `desk` is the address of a phase's counters, zeroed memory that the team shares: pieces
+    handed out, pieces finished, and a mark on each that is. When all are handed out, a thread
+    waits a little for those who hold the last ones, and then does their work once more. So
+    nobody waits for a thread that the operating system took off its core, and a phase needs no
+    barrier. A piece must therefore write what it computes and nothing on the way to it, from
+    inputs that stay as they are until the whole team is through.
     """
-    fetch_add(arrivals, 1)
-    ahead = m.data + member * m.chunk * m.stride
-    end = m.data + min(m.rows, (member + 1) * m.chunk) * m.stride
-    spins = 0
-    while load_acquire(arrivals) < goal:
-        if ahead < end:
-            for line in range(4):
-                prefetch(ahead + line * _LINE)
-            ahead += 4 * _LINE
-        elif spins < _SPINS:
-            spins += 1
-        else:
-            # A virtual core may have been taken away from whom we wait for.
-            yield_core()
+    marks = desk + 16
+    if done >= 0 and fetch_add(marks + done * 8, 1) == 0:
+        fetch_add(desk + 8, 1)
+    piece = fetch_add(desk, 1)
+    if piece < pieces:
+        return piece
+    looks = 0
+    while load_acquire(desk + 8) < pieces:
+        looks += 1
+        if looks > _PATIENCE:
+            looks = 0
+            for left in range(pieces):
+                if load_acquire(marks + left * 8) == 0:
+                    return left
+    return -1
+
+
+class _Job:
+    """One call of a kernel. Who comes after the caller is through stays out of it."""
+
+    def __init__(self, call: Callable[[int], None]) -> None:
+        self.call = call
+        self._lock, self._closed = threading.Lock(), False
+        self._inside: list[threading.Event] = []
+        self._errors: list[BaseException] = []
+
+    def join(self, member: int) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._inside.append(left := threading.Event())
+        try:
+            self.call(member)
+        except BaseException as error:
+            self._errors.append(error)
+        left.set()
+
+    def close(self) -> None:
+        """Wait until all who came in have left; raise what one of them raised."""
+        with self._lock:
+            self._closed = True
+        for left in self._inside:
+            left.wait()
+        if self._errors:
+            raise self._errors[0]
 
 
 class Team:
-    """`threads` members, the caller among them, that run one kernel at a time.
-
-    `sync` is memory for the kernels' own use, zeroed before each run: the barrier's counter
-    first, and from byte `WORK` on one counter of handed-out work for each product.
-    """
+    """`threads` members, the caller among them, that run one kernel at a time."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self.sync = np.zeros(4096, np.int64)
         self._places: list[set[int]] = _places(threads) if threads > 1 else []
         self._busy = threading.Lock()
         self._inboxes: list[SimpleQueue[_Job]] = [SimpleQueue() for _ in range(threads - 1)]
-        self._done: SimpleQueue[tuple[_Job, BaseException | None]] = SimpleQueue()
         for member, inbox in enumerate(self._inboxes, start=1):
             threading.Thread(target=self._serve, args=(member, inbox), daemon=True).start()
 
     def run(self, kernel: Callable[..., Any], *args: Any) -> None:
-        """Call `kernel(member, threads, sync, *args)` in every thread; return when all have."""
-        with self._busy, _staying(self._places[0] if self._places else None):
-            self.sync.fill(0)
-            try:
-                self._share(lambda member: kernel(member, self.threads, self.sync, *args))
-            except BaseException:  # Ctrl-C too: no thread may be left in a barrier or in `args`
-                self.sync[0] = _OPEN
-                self._share(lambda member: None)
-                raise
+        """Call `kernel(member, *args)` in the caller and in every other thread that has a core.
 
-    def _share(self, job: _Job) -> None:
-        for inbox in self._inboxes:
-            inbox.put(job)
-        job(0)
-        left = len(self._inboxes)
-        while left:
-            finished, error = self._done.get()
-            left -= finished is job  # else what an interrupted run left behind
-            if error is not None and finished is job:
-                raise error
+        Returns when the caller's call has, and all others that began.
+        """
+        job = _Job(lambda member: kernel(member, *args))
+        with self._busy, _staying(self._places[0] if self._places else None):
+            try:
+                for inbox in self._inboxes:
+                    inbox.put(job)
+                job.call(0)
+                job.close()
+            except BaseException:  # Ctrl-C too: nobody may be left at work on `args`
+                with contextlib.suppress(Exception):
+                    job.close()
+                raise
 
     def _serve(self, member: int, inbox: SimpleQueue[_Job]) -> None:
         with _staying(self._places[member] if self._places else None):
             while True:
-                job, error = inbox.get(), None
-                try:
-                    job(member)
-                except BaseException as raised:
-                    self.sync[0], error = _OPEN, raised
-                self._done.put((job, error))
+                inbox.get().join(member)
 
 
 @functools.cache
