@@ -464,6 +464,9 @@ def main() -> None:
     """Run the app; bad input becomes one line on stderr and exit code 2."""
     try:
         app()
+    except UnicodeDecodeError:
+        print("inferlab: standard input is not text in UTF-8", file=sys.stderr)
+        sys.exit(2)
     except InferlabError as error:
         print(f"inferlab: {error}", file=sys.stderr)
         sys.exit(2)

@@ -62,7 +62,10 @@ class Tokenizer:
 
     def encode(self, text: str, *, bos: bool = True) -> list[int]:
         """Return the ids of `text`; with `bos`, after one BOS if the model is trained so."""
-        ids = self.backend.encode(text, add_special_tokens=False).ids
+        try:
+            ids = self.backend.encode(text, add_special_tokens=False).ids
+        except TypeError:  # what the library says of half a surrogate pair
+            raise InferlabError("prompt is not text in UTF-8") from None
         if bos and self.adds_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             ids.insert(0, self.bos_id)
         return ids
