@@ -322,6 +322,47 @@ def test_ctrl_c_ends_with_what_was_generated(folder, command):
     assert command == "chat" or len(accounts) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["explain", "--foo"], "no such option: --foo"),
+        (["fly"], "no such command 'fly'"),
+        (["explain", "--device", "t4"], "missing option '--model'"),
+        (["explain", "--model", "gpt-2", "--device", "t4", "--prompt", "nan"], "'--prompt'"),
+        (["explain", "--model", "gpt-2", "--device", "t4", "--batch", "1" + 400 * "0"], "batch"),
+        (["explain", "--model", 5000 * "x", "--device", "t4"], "model"),
+        (["explain", "--model", "", "--device", "t4"], "unknown model"),
+        (["bench", "decode", "--tokens", "99999999", "--no-peers"], "tokens is 99999999"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_code_2(monkeypatch, capsys, arguments, words):
+    monkeypatch.setattr(sys, "argv", ["inferlab", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out, err.count("\n")) == (2, "", 1)
+    assert words in err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
+def test_an_output_that_cannot_be_written_is_one_line():
+    command = [
+        sys.executable,
+        "-m",
+        "inferlab.cli",
+        "explain",
+        "--model",
+        "gpt-2",
+        "--device",
+        "h100-sxm",
+    ]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("inferlab: the output cannot be written")
+    assert "Traceback" not in done.stderr
+
+
 def test_the_package_loads_without_torch():
     code = "import sys, inferlab.cli; sys.exit('torch' in sys.modules or 'numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

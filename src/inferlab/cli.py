@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -463,13 +463,35 @@ def _interruptible() -> Iterator[None]:
 def main() -> None:
     """Run the app; bad input becomes one line on stderr and exit code 2."""
     try:
-        app()
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
     except UnicodeDecodeError:
-        print("inferlab: standard input is not text in UTF-8", file=sys.stderr)
-        sys.exit(2)
+        _fail("standard input is not text in UTF-8")
     except InferlabError as error:
-        print(f"inferlab: {error}", file=sys.stderr)
-        sys.exit(2)
+        _fail(str(error))
+    except BrokenPipeError:
+        sys.stdout = None  # whoever read has gone: say nothing, also not on the way out
+        sys.exit(1)
+    except OSError as error:
+        sys.stdout = None
+        _fail(f"the output cannot be written ({error.strerror})", code=1)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        # What Typer raises for an option or a command that it doesn't know, or a bad value.
+        if not hasattr(error, "format_message"):
+            raise
+        text = error.format_message()
+        if "\n" in text:  # no arguments at all: the help is the message
+            print(text)
+            sys.exit(2)
+        _fail(text[:1].lower() + text[1:].rstrip("."))
+    sys.exit(code)
+
+
+def _fail(text: str, code: int = 2) -> NoReturn:
+    print(f"inferlab: {text}", file=sys.stderr)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

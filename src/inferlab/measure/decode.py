@@ -43,6 +43,9 @@ def bench(
     if tokens < 1:
         raise InferlabError(f"tokens is {tokens}; it must be 1 or more")
     prompt = _prompt(llm)
+    room = llm.model.config.max_context - len(prompt)
+    if tokens > room:
+        raise InferlabError(f"tokens is {tokens}; this model's context has room for {room}")
     device = llm.model.device.type
     llm.warm_up()
     sides: dict[str, Step] = {"inferlab": _ours(llm, prompt)}

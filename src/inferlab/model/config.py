@@ -234,7 +234,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; anything else is an error that names the file."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InferlabError(f"{path} cannot be read as JSON ({error})") from None
     if not isinstance(value, dict):
         raise InferlabError(f"{path} must hold a JSON object")

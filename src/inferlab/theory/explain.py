@@ -17,13 +17,20 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 
+#: Beyond any prompt, batch or cluster; larger counts overflow instead of meaning something.
+MOST = 10**12
+
+
 def find_model(name: str) -> ModelShape:
     """Return a model of the catalog, or the one whose config.json (or its folder) `name` is."""
     path = Path(name)
-    if path.is_dir():
-        return models.from_config(path / "config.json")
-    if path.suffix == ".json" or path.exists():
-        return models.from_config(path)
+    try:
+        if name and path.is_dir():
+            return models.from_config(path / "config.json")
+        if path.suffix == ".json" or (name and path.exists()):
+            return models.from_config(path)
+    except OSError as error:  # a name too long for the file system, say
+        raise InferlabError(f"model {name[:40]!r}...: {error.strerror}") from None
     return models.get(name)
 
 
@@ -45,6 +52,14 @@ def report(
     `fits` is None if the memory of the machine is not known.
     """
     context = prompt if context is None else context
+    for field, count in {
+        "prompt": prompt,
+        "batch": batch,
+        "context": context,
+        "chips": chips,
+    }.items():
+        if count > MOST:
+            raise InferlabError(f"{field} is above {MOST:.0e}: no machine gets there")
     dtype = dtype or hardware.default_dtype
     prefill, decode = place(shape, hardware, prompt, batch, context, dtype, kv_dtype, chips)
     kv = kv_dtype or formats.activation_format(dtype)

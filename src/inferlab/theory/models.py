@@ -98,7 +98,7 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise InferlabError(f"no such config: {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InferlabError(f"cannot read config {path}: {error}") from None
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise InferlabError(f"config {path} is not JSON: {error}") from None
     if not isinstance(config, Mapping):
         raise InferlabError(f"config {path} must hold a JSON object")
