@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import shlex
 import sys
@@ -367,8 +368,11 @@ def _from_stdin() -> str:
 def _print_stream(stream: Stream, *, quiet: bool) -> bool:
     """Print an answer as it comes; return whether Ctrl-C cut it."""
     cut = False
+    pieces = iter(stream)
     try:
-        for piece in stream:
+        with _progress("reading the prompt"):
+            first = list(itertools.islice(pieces, 1))
+        for piece in itertools.chain(first, pieces):
             if not quiet:
                 print(piece.text, end="", flush=True)
     except KeyboardInterrupt:

@@ -313,6 +313,11 @@ def test_bad_prompts_are_refused_by_name(tiny):
     assert tiny.generate([]) == []
     with pytest.raises(InferlabError, match="params has 1 entries for 2 prompts"):
         tiny.generate(["a", "b"], [SamplingParams()])
+    with pytest.raises(InferlabError, match="it must be SamplingParams"):
+        tiny.generate("a", {"max_new_tokens": 2})
+    for prompts in (None, 5):
+        with pytest.raises(InferlabError, match=f"prompts is {prompts}"):
+            tiny.generate(prompts)
     with pytest.raises(InferlabError, match="no tokenizer"):
         LLM(tiny.model).generate("a")
     with pytest.raises(InferlabError, match="call prefill first"):

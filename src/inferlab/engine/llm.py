@@ -173,6 +173,8 @@ class LLM:
         wait for each other's prefill, or with `chunk` only for so many tokens of it at a time.
         """
         start = time.perf_counter()
+        if not isinstance(prompts, str | list | tuple):
+            raise InferlabError(f"prompts is {prompts!r}: give a text, token ids or a list of them")
         one = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int))
         batch = cast("list[Prompt]", [prompts] if one else prompts)
         if params is None or isinstance(params, SamplingParams):
@@ -222,6 +224,8 @@ class LLM:
     ) -> Request:
         """Return the request for a prompt; raises InferlabError if it cannot be run."""
         start = time.perf_counter() if start is None else start
+        if not isinstance(params, SamplingParams):
+            raise InferlabError(f"params is {params!r}: it must be SamplingParams")
         if isinstance(prompt, str):
             if not prompt:
                 raise InferlabError("prompt is empty: it must have at least one token")
