@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,7 +40,7 @@ def test_transformers_on_our_tensors_says_the_same_tokens(llm):
 
 
 def test_a_missing_peer_is_said_to_be_missing(llm, monkeypatch):
-    monkeypatch.setattr(decode.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(decode, "util", SimpleNamespace(find_spec=lambda _: None))
     assert "transformers is not installed" in decode.bench(llm, 1)["peers_note"]
 
 
