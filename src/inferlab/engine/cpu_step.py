@@ -13,7 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from inferlab.kernels.cpu.decode_attention import SPLIT, attend_split, merge_splits, visible
+from inferlab.kernels.cpu.decode_attention import (
+    SPLIT,
+    attend_split,
+    merge_splits,
+    scratch_floats,
+    visible,
+)
 from inferlab.kernels.cpu.jit import floats, jit
 from inferlab.kernels.cpu.matvec import MATRIX, Rows, matvec, matvec_piece, pieces_of, swiglu
 from inferlab.kernels.cpu.rms_norm import rms_norm
@@ -85,10 +91,12 @@ def layer_bytes(layer: Any, batch: int, head_dim: int, splits: int) -> int:
 
 
 def own_bytes(layer: Any, batch: int, head_dim: int) -> int:
-    """Bytes of one thread's scratch: an input, SwiGLU's two products, three heads, scores."""
+    """Bytes of one thread's scratch: an input, SwiGLU's two products, attention's."""
     widest = max(int(layer["q"]["columns"]), int(layer["o"]["columns"]))
     products = 2 * int(layer["gate"]["rows"])
-    return 4 * (batch * (widest + products) + 3 * head_dim + SPLIT + 3)
+    group = int(layer["q"]["rows"]) // int(layer["k"]["rows"])
+    attention = (1 + group) * head_dim + scratch_floats(group, head_dim)
+    return 4 * (batch * (widest + products) + attention)
 
 
 def desks_bytes(layers: Any, head: Any, most_attention: int) -> int:
@@ -123,7 +131,7 @@ def attend(s, layer, lengths, q, k, v, parts, scratch, desk):  # type: ignore[no
     size = s.head_dim
     kv_heads, heads = layer.k.rows // size, layer.q.rows // size
     group = heads // kv_heads
-    query, scores = scratch + size * 4, scratch + 2 * size * 4
+    queries, scores = scratch + size * 4, scratch + (1 + group) * size * 4
     longest = 0
     for b in range(s.batch):
         longest = max(longest, visible(lengths[b] + 1, layer.window)[1])
@@ -139,24 +147,27 @@ def attend(s, layer, lengths, q, k, v, parts, scratch, desk):  # type: ignore[no
                 store(s, layer, b, h, lengths[b], k, v, scratch)
             cache = b * s.cache_row + h * s.cache_head
             angle = b * s.pairs * 4
-            for head in range(h * group, (h + 1) * group):
-                this = q + (b * heads + head) * size * 4
+            for i in range(group):
+                this = q + (b * heads + h * group + i) * size * 4
                 if layer.q_norm:
                     rms_norm(this, 0, layer.q_norm, size, s.eps, scratch, 1)
                     this = scratch
-                rope(this, 0, s.cos + angle, s.sin + angle, s.pairs, size, 1, query)
-                attend_split(
-                    query,
-                    layer.keys + cache,
-                    layer.values + cache,
-                    s.cache_position,
-                    size,
-                    max(start, base),
-                    min(length, base + SPLIT),
-                    s.scale,
-                    scores,
-                    parts + ((b * heads + head) * s.splits + split) * (size + 2) * 4,
-                )
+                turned = queries + i * size * 4
+                rope(this, 0, s.cos + angle, s.sin + angle, s.pairs, size, 1, turned)
+            attend_split(
+                queries,
+                group,
+                layer.keys + cache,
+                layer.values + cache,
+                s.cache_position,
+                size,
+                max(start, base),
+                min(length, base + SPLIT),
+                s.scale,
+                scores,
+                parts + ((b * heads + h * group) * s.splits + split) * (size + 2) * 4,
+                s.splits * (size + 2) * 4,
+            )
         piece = take(desk, pieces, piece)
     return pieces
 

@@ -20,6 +20,11 @@ from inferlab.kernels.cpu.team import desk, take, team
 SPLIT = 128
 
 
+def scratch_floats(heads: int, size: int) -> int:
+    """Float32 of scratch that `attend_split` needs for the query heads of one KV head."""
+    return heads * (SPLIT + 3 + size)
+
+
 @jit
 def visible(length, window):  # type: ignore[no-untyped-def]
     """Return the first position that the last token of `length` sees, and the pieces from there.
@@ -31,53 +36,60 @@ def visible(length, window):  # type: ignore[no-untyped-def]
 
 
 @jit
-def attend_split(q, k, v, stride, size, first, last, scale, scratch, out):  # type: ignore[no-untyped-def]
-    """One query head over positions first..last-1 of one KV head.
+def attend_split(q, heads, k, v, stride, size, first, last, scale, scratch, out, out_stride):  # type: ignore[no-untyped-def]
+    """All query heads of one KV head over its positions first..last-1.
 
-    `k` and `v` are addresses of position 0, positions `stride` bytes apart; `scratch` holds
-    SPLIT + 3 + size float32. Writes size + 2 float32 to `out`: the sum of exp(score - max) v,
-    the max, and the sum of exp(score - max).
+    `q` is the address of `heads` vectors side by side; `k` and `v` are those of position 0,
+    positions `stride` bytes apart; `scratch` holds `scratch_floats`. Writes size + 2 float32 for
+    each head, `out_stride` bytes apart: the sum of exp(score - max) v, the max, and the sum of
+    exp(score - max).
     """
-    count = last - first
-    score = floats(scratch, count + 3)
-    highest = float32(-np.inf)
-    # Four streams, as in `matvec`; past the end the last position again.
+    count, width = last - first, SPLIT + 3
+    scores, sums = floats(scratch, heads * width), scratch + heads * width * 4
+    # Four streams, as in `matvec`; past the end the last position again. Every head meets a key
+    # while it is in the first-level cache, and memory has time to send the next.
     quarter, end = (count + 3) // 4, count - 1
     for t in range(quarter):
         t1, t2, t3 = t + quarter, t + 2 * quarter, t + 3 * quarter
-        score[t], score[t1], score[t2], score[t3] = dot4(
-            k + (first + t) * stride,
-            k + (first + min(t1, end)) * stride,
-            k + (first + min(t2, end)) * stride,
-            k + (first + min(t3, end)) * stride,
-            q,
-            size,
-        )
-    for t in range(count):
-        score[t] *= scale
-        highest = max(highest, score[t])
-    total = float32(0)
-    for t in range(count):
-        score[t] = exp(score[t] - highest)
-        total += score[t]
+        k0, k1 = k + (first + t) * stride, k + (first + min(t1, end)) * stride
+        k2, k3 = k + (first + min(t2, end)) * stride, k + (first + min(t3, end)) * stride
+        for h in range(heads):
+            s0, s1, s2, s3 = dot4(k0, k1, k2, k3, q + h * size * 4, size)
+            at = h * width
+            scores[at + t], scores[at + t1] = s0 * scale, s1 * scale
+            scores[at + t2], scores[at + t3] = s2 * scale, s3 * scale
 
-    sums = floats(scratch + (SPLIT + 3) * 4, size)
-    for i in range(size):
-        sums[i] = float32(0)
-    score[count] = score[count + 1] = score[count + 2] = float32(0)
+    for h in range(heads):
+        score, total = floats(scratch + h * width * 4, width), float32(0)
+        highest = float32(-np.inf)
+        for t in range(count):
+            highest = max(highest, score[t])
+        for t in range(count):
+            score[t] = exp(score[t] - highest)
+            total += score[t]
+        # Past the end the last value again, with weight 0.
+        score[count] = score[count + 1] = score[count + 2] = float32(0)
+        result = floats(out + h * out_stride, size + 2)
+        result[size], result[size + 1] = highest, total
+
+    mixed = floats(sums, heads * size)
+    for i in range(heads * size):
+        mixed[i] = float32(0)
     for t in range(quarter):
         t1, t2, t3 = t + quarter, t + 2 * quarter, t + 3 * quarter
         v0 = floats(v + (first + t) * stride, size)
         v1 = floats(v + (first + min(t1, end)) * stride, size)
         v2 = floats(v + (first + min(t2, end)) * stride, size)
         v3 = floats(v + (first + min(t3, end)) * stride, size)
-        p0, p1, p2, p3 = score[t], score[t1], score[t2], score[t3]
+        for h in range(heads):
+            score, mix = floats(scratch + h * width * 4, width), floats(sums + h * size * 4, size)
+            p0, p1, p2, p3 = score[t], score[t1], score[t2], score[t3]
+            for i in range(size):
+                mix[i] += p0 * v0[i] + p1 * v1[i] + p2 * v2[i] + p3 * v3[i]
+    for h in range(heads):
+        result, mix = floats(out + h * out_stride, size), floats(sums + h * size * 4, size)
         for i in range(size):
-            sums[i] += p0 * v0[i] + p1 * v1[i] + p2 * v2[i] + p3 * v3[i]
-    result = floats(out, size + 2)
-    for i in range(size):
-        result[i] = sums[i]
-    result[size], result[size + 1] = highest, total
+            result[i] = mix[i]
 
 
 @jit
@@ -101,29 +113,32 @@ def merge_splits(parts, count, size, out):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _attend(member, q, k, v, strides, sizes, lengths, scale, parts, scratch, desk):  # type: ignore[no-untyped-def]
-    """Every (row, head, piece); `strides` are bytes: q row, q head, then KV row, head, position."""
+def _attend(member, q, k, v, strides, sizes, lengths, scale, parts, own, desk):  # type: ignore[no-untyped-def]
+    """Every (row, KV head, piece); `strides` are bytes: KV row, head, position."""
     batch, heads, kv_heads, size, splits, window = sizes
-    q_row, q_head, kv_row, kv_head, position = strides
-    pieces = batch * heads * splits
+    kv_row, kv_head, position = strides
+    group = heads // kv_heads
+    pieces = batch * kv_heads * splits
     piece = take(desk.ctypes.data, pieces, -1)
     while piece >= 0:
-        b, head, split = piece // splits // heads, piece // splits % heads, piece % splits
+        b, h, split = piece // splits // kv_heads, piece // splits % kv_heads, piece % splits
         start, count = visible(lengths[b], window)
         if split < count:
             base = (start // SPLIT + split) * SPLIT
-            cache = b * kv_row + head // (heads // kv_heads) * kv_head
+            head = b * heads + h * group
             attend_split(
-                q + b * q_row + head * q_head,
-                k + cache,
-                v + cache,
+                q + head * size * 4,
+                group,
+                k + b * kv_row + h * kv_head,
+                v + b * kv_row + h * kv_head,
                 position,
                 size,
                 max(start, base),
                 min(lengths[b], base + SPLIT),
                 scale,
-                scratch + member * (SPLIT + 3 + size) * 4,
-                parts + piece * (size + 2) * 4,
+                own[member].ctypes.data,
+                parts + (head * splits + split) * (size + 2) * 4,
+                splits * (size + 2) * 4,
             )
         piece = take(desk.ctypes.data, pieces, piece)
 
@@ -141,15 +156,16 @@ def launch(
 ) -> Any:
     """Fill `out` [B, H, D]; float32 tensors on a CPU, k and v strided alike."""
     members = team(threads)
+    q = q.contiguous()
     batch, heads, size = q.shape
     splits = int(lengths.max()) // SPLIT + 1 if batch else 0
     parts = q.new_empty((batch, heads, splits, size + 2))
-    scratch = q.new_empty((members.threads, SPLIT + 3 + size))
+    own = np.empty((members.threads, scratch_floats(heads // k.shape[1], size)), np.float32)
     sizes = (batch, heads, k.shape[1], size, splits, window or 0)
-    strides = tuple(n * 4 for n in (*q.stride()[:2], *k.stride()[:3]))
-    seen = lengths.numpy()
+    strides = tuple(n * 4 for n in k.stride()[:3])
+    seen, scale = lengths.numpy(), float32(size**-0.5)
     addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr())
-    work = (parts.data_ptr(), scratch.data_ptr(), desk(batch * heads * splits))
-    members.run(_attend, *addresses, strides, sizes, seen, float32(size**-0.5), *work)
+    work = (parts.data_ptr(), own, desk(batch * k.shape[1] * splits))
+    members.run(_attend, *addresses, strides, sizes, seen, scale, *work)
     _merge(parts.data_ptr(), sizes, seen, out.data_ptr())
     return out

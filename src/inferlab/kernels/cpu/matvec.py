@@ -27,7 +27,7 @@ MATRIX = np.dtype(
     ],
     align=True,
 )
-CHUNK_BYTES = 1 << 16  # what a thread takes at a time: short to wait for, long to stream
+CHUNK_BYTES = 1 << 17  # what a thread takes at a time: short to wait for, long to stream
 _MOST_CHUNKS = 2048
 
 
