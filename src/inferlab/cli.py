@@ -309,7 +309,7 @@ def bench_decode(
     with _interruptible(), _progress("loading the model"):
         llm = LLM.load(model, threads=threads)
     with _interruptible(), _progress("measuring"):
-        found = decode.bench(llm, tokens, peers=peers)
+        found = decode.bench(llm, tokens, peers=peers, source=model)
     if as_json:
         print(json.dumps(found))
         return

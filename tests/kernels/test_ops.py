@@ -83,7 +83,7 @@ def test_rope(backend, size, pairs):
 
 
 @backend
-@pytest.mark.parametrize("length", [1, 2, 5, 127, 128, 129, 513, 4097])
+@pytest.mark.parametrize("length", [1, 2, 5, 31, 33, 127, 128, 512, 513, 4097])
 @pytest.mark.parametrize("window", [None, 1, 7, 128, 300])
 def test_decode_attention(backend, length, window):
     heads, kv_heads, size = 6, 2, 24

@@ -8,7 +8,7 @@ import pytest
 
 from inferlab.engine import LLM
 from inferlab.errors import InferlabError
-from inferlab.measure import decode
+from inferlab.measure import decode, peer
 
 
 @pytest.fixture(scope="module")
@@ -32,15 +32,32 @@ def test_figures_follow_from_the_raw_samples(llm):
 def test_transformers_on_our_tensors_says_the_same_tokens(llm):
     pytest.importorskip("transformers")
     prompt = decode._prompt(llm)
-    ours, theirs = decode._ours(llm, prompt), decode._transformers(llm.model, prompt)
+    theirs = peer.step(llm.model, prompt)
+    llm.prefill(prompt[:-1])
     a = b = prompt[-1]
     for _ in range(8):
-        a, b = ours(a), theirs(b)
+        a, b = int(llm.decode_step([a]).argmax()), theirs(b)
         assert a == b
 
 
+def test_the_peer_runs_beside_us(llm):
+    pytest.importorskip("transformers")
+    found = decode.bench(llm, 10)
+    theirs = found["peers"]["transformers"]
+    assert found["peers_note"] is None
+    assert len(theirs["samples"]) == len(found["samples"]) == 10
+    ratio = statistics.median(theirs["samples"]) / statistics.median(found["samples"])
+    assert theirs["times_as_fast"] == pytest.approx(ratio)
+
+
+def test_a_peer_that_fails_says_so():
+    pytest.importorskip("transformers")
+    with pytest.raises(InferlabError, match="transformers failed in its own process"):
+        peer.Peer("no-such-model.gguf", [1], "cpu", "float32")
+
+
 def test_a_missing_peer_is_said_to_be_missing(llm, monkeypatch):
-    monkeypatch.setattr(decode, "util", SimpleNamespace(find_spec=lambda _: None))
+    monkeypatch.setattr(peer, "util", SimpleNamespace(find_spec=lambda _: None))
     assert "transformers is not installed" in decode.bench(llm, 1)["peers_note"]
 
 

@@ -80,6 +80,7 @@ class CpuDecoder:
         if not ready(None):
             raise InferlabError(f"the CPU decode step cannot be compiled ({_failure[0]})")
         from inferlab.engine import cpu_step  # not before: numba takes half a second to import
+        from inferlab.kernels.cpu.decode_attention import most_pieces
         from inferlab.kernels.cpu.team import team
 
         config = transformer.config
@@ -88,7 +89,7 @@ class CpuDecoder:
         self._kept: list[Tensor] = []
 
         batch, pairs, size = cache.batch, config.rope.dim // 2, config.head_dim
-        splits = cpu_step.splits_of(cache.capacity)
+        splits = most_pieces(cache.capacity)
         self._layers = np.zeros(config.layers, cpu_step.LAYER)
         for index, layer in enumerate(transformer.weights.layers):
             self._fill(self._layers[index], layer)

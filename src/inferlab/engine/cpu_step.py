@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from inferlab.kernels.cpu.decode_attention import (
-    SPLIT,
     attend_split,
     merge_splits,
+    piece_of,
     scratch_floats,
-    visible,
 )
 from inferlab.kernels.cpu.jit import floats, jit
 from inferlab.kernels.cpu.matvec import MATRIX, Rows, matvec, matvec_piece, pieces_of, swiglu
@@ -78,11 +77,6 @@ _desk_bytes = jit(desk_bytes)
 _ALONE = ("o", "gate", "down")  # matrices that are a phase by themselves
 
 
-def splits_of(capacity: int) -> int:
-    """Count the pieces of attention that `capacity` positions may need, wherever a window cuts."""
-    return capacity // SPLIT + 1
-
-
 def layer_bytes(layer: Any, batch: int, head_dim: int, splits: int) -> int:
     """Bytes of one layer's activations: q, k, v, x twice, SwiGLU's, and attention's pieces."""
     sizes = {name: int(layer[name]["rows"]) for name in ("q", "k", "v", "o", "down", "gate")}
@@ -134,15 +128,14 @@ def attend(s, layer, lengths, q, k, v, parts, scratch, desk):  # type: ignore[no
     queries, scores = scratch + size * 4, scratch + (1 + group) * size * 4
     longest = 0
     for b in range(s.batch):
-        longest = max(longest, visible(lengths[b] + 1, layer.window)[1])
+        longest = max(longest, piece_of(lengths[b] + 1, layer.window, 0)[2])
     pieces = s.batch * kv_heads * longest
     piece = take(desk, pieces, -1)
     while piece >= 0:
         b, h = piece // longest // kv_heads, piece // longest % kv_heads
-        split, length = piece % longest, lengths[b] + 1
-        start, count = visible(length, layer.window)
+        split = piece % longest
+        first, last, count = piece_of(lengths[b] + 1, layer.window, split)
         if split < count:
-            base = (start // SPLIT + split) * SPLIT
             if split == count - 1:
                 store(s, layer, b, h, lengths[b], k, v, scratch)
             cache = b * s.cache_row + h * s.cache_head
@@ -161,8 +154,8 @@ def attend(s, layer, lengths, q, k, v, parts, scratch, desk):  # type: ignore[no
                 layer.values + cache,
                 s.cache_position,
                 size,
-                max(start, base),
-                min(length, base + SPLIT),
+                first,
+                last,
                 s.scale,
                 scores,
                 parts + ((b * heads + h * group) * s.splits + split) * (size + 2) * 4,
@@ -220,7 +213,7 @@ def decode_step(member, step, layers, lengths):  # type: ignore[no-untyped-def]
         pieces = attend(s, layer, lengths, q.data, k.data, v.data, parts, scratch, desk)
         desk += _desk_bytes(pieces)
         for b in range(batch):
-            _, count = visible(lengths[b] + 1, layer.window)
+            count = piece_of(lengths[b] + 1, layer.window, 0)[2]
             for head in range(heads):
                 row = b * heads + head
                 merge_splits(

@@ -1,8 +1,8 @@
 """Attention of one new token over its cache, with the online softmax, in pieces of the context.
 
-A piece is `SPLIT` positions of one KV head; all query heads of that KV head meet its keys and
-values while they are in the cache. Pieces start at multiples of `SPLIT`, so that a row's sums
-depend on nothing but its own length.
+A piece is `PIECE` positions of one KV head; all query heads of that KV head meet its keys and
+values while they are near. Pieces start at multiples of `PIECE`, so that a row's sums depend on
+nothing but its own length.
 """
 
 from __future__ import annotations
@@ -17,22 +17,30 @@ from inferlab.kernels.cpu.jit import floats, jit
 from inferlab.kernels.cpu.matvec import dot4
 from inferlab.kernels.cpu.team import desk, take, team
 
-SPLIT = 128
+PIECE = 128
 
 
 def scratch_floats(heads: int, size: int) -> int:
     """Float32 of scratch that `attend_split` needs for the query heads of one KV head."""
-    return heads * (SPLIT + 3 + size)
+    return heads * (PIECE + 3 + size)
+
+
+def most_pieces(capacity: int) -> int:
+    """Return how many pieces a row of up to `capacity` positions may have, whatever its window."""
+    return capacity // PIECE + 1
 
 
 @jit
-def visible(length, window):  # type: ignore[no-untyped-def]
-    """Return the first position that the last token of `length` sees, and the pieces from there.
+def piece_of(length, window, piece):  # type: ignore[no-untyped-def]
+    """Return the first position of a piece, the one after its last, and the number of pieces.
 
-    Window 0 is no window. No pieces for length 0.
+    The last token of `length` sees the last `window` of them, or with window 0 all. Past the
+    number of pieces the positions mean nothing.
     """
-    first = max(0, length - window) if window else 0
-    return first, (length + SPLIT - 1) // SPLIT - first // SPLIT
+    seen = max(0, length - window) if window else 0
+    first = (seen // PIECE + piece) * PIECE
+    count = (length + PIECE - 1) // PIECE - seen // PIECE
+    return max(seen, first), min(length, first + PIECE), count
 
 
 @jit
@@ -44,7 +52,7 @@ def attend_split(q, heads, k, v, stride, size, first, last, scale, scratch, out,
     each head, `out_stride` bytes apart: the sum of exp(score - max) v, the max, and the sum of
     exp(score - max).
     """
-    count, width = last - first, SPLIT + 3
+    count, width = last - first, PIECE + 3
     scores, sums = floats(scratch, heads * width), scratch + heads * width * 4
     # Four streams, as in `matvec`; past the end the last position again. Every head meets a key
     # while it is in the first-level cache, and memory has time to send the next.
@@ -122,9 +130,8 @@ def _attend(member, q, k, v, strides, sizes, lengths, scale, parts, own, desk): 
     piece = take(desk.ctypes.data, pieces, -1)
     while piece >= 0:
         b, h, split = piece // splits // kv_heads, piece // splits % kv_heads, piece % splits
-        start, count = visible(lengths[b], window)
+        first, last, count = piece_of(lengths[b], window, split)
         if split < count:
-            base = (start // SPLIT + split) * SPLIT
             head = b * heads + h * group
             attend_split(
                 q + head * size * 4,
@@ -133,8 +140,8 @@ def _attend(member, q, k, v, strides, sizes, lengths, scale, parts, own, desk): 
                 v + b * kv_row + h * kv_head,
                 position,
                 size,
-                max(start, base),
-                min(lengths[b], base + SPLIT),
+                first,
+                last,
                 scale,
                 own[member].ctypes.data,
                 parts + (head * splits + split) * (size + 2) * 4,
@@ -147,7 +154,7 @@ def _attend(member, q, k, v, strides, sizes, lengths, scale, parts, own, desk): 
 def _merge(parts, sizes, lengths, out):  # type: ignore[no-untyped-def]
     batch, heads, _, size, splits, window = sizes
     for row in range(batch * heads):
-        _, count = visible(lengths[row // heads], window)
+        count = piece_of(lengths[row // heads], window, 0)[2]
         merge_splits(parts + row * splits * (size + 2) * 4, count, size, out + row * size * 4)
 
 
@@ -158,7 +165,7 @@ def launch(
     members = team(threads)
     q = q.contiguous()
     batch, heads, size = q.shape
-    splits = int(lengths.max()) // SPLIT + 1 if batch else 0
+    splits = most_pieces(int(lengths.max())) if batch else 0
     parts = q.new_empty((batch, heads, splits, size + 2))
     own = np.empty((members.threads, scratch_floats(heads // k.shape[1], size)), np.float32)
     sizes = (batch, heads, k.shape[1], size, splits, window or 0)
