@@ -146,9 +146,21 @@ def test_the_caller_keeps_its_cores(phases):
     assert os.sched_getaffinity(0) == before
 
 
+def test_a_container_with_the_time_of_two_cores_gets_two_threads(monkeypatch, tmp_path):
+    from inferlab.kernels.cpu import team
+
+    limit = tmp_path / "cpu.max"
+    monkeypatch.setattr(team, "_CGROUP", limit)
+    monkeypatch.setattr(team, "_cores", lambda: [{n} for n in range(8)])
+    for text, threads in (("200000 100000", 2), ("50000 100000", 1), ("max 100000", 8)):
+        limit.write_text(text)
+        assert team.physical_cores() == threads
+
+
 def test_members_have_cores_of_their_own(monkeypatch):
     from inferlab.kernels.cpu import team
 
+    monkeypatch.setattr(team, "_CGROUP", team.Path("absent"))
     monkeypatch.setattr(team, "_cores", lambda: [{0, 4}, {1, 5}, {2, 6}, {3, 7}])
     assert team.physical_cores() == 4
     assert team._places(2) == [{0, 4, 2, 6}, {1, 5, 3, 7}]

@@ -40,6 +40,8 @@ def prepare() -> None:
     that ends earlier waits for it, so that the next one finds it.
     """
     if not backends.has_numba():
+        _failure.append(InferlabError("numba is not installed"))
+        _compiled.set()
         return
 
     def compile_() -> None:
@@ -59,6 +61,7 @@ def ready(timeout: float | None = 0.0) -> bool:
 
     Until then torch can serve. False for ever if the compiler failed.
     """
+    prepare()
     return _compiled.wait(timeout) and not _failure
 
 
@@ -76,7 +79,6 @@ class CpuDecoder:
             raise InferlabError("the CPU decode step needs weights and cache in float32 on a CPU")
         if cache.batch > MAX_BATCH:
             raise InferlabError(f"batch {cache.batch} is above {MAX_BATCH} rows a decode step")
-        prepare()
         if not ready(None):
             raise InferlabError(f"the CPU decode step cannot be compiled ({_failure[0]})")
         from inferlab.engine import cpu_step  # not before: numba takes half a second to import

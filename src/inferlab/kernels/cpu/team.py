@@ -21,12 +21,18 @@ from numpy.typing import NDArray
 
 from inferlab.kernels.cpu.jit import fetch_add, jit, load_acquire
 
+_CGROUP = Path("/sys/fs/cgroup/cpu.max")
 _PATIENCE = 4000  # looks at a counter, some tens of microseconds
 
 
 def physical_cores() -> int:
     """Count the cores this process may use; hyperthreads of one core count once."""
-    return len(_cores()) or os.cpu_count() or 1
+    cores = len(_cores()) or os.cpu_count() or 1
+    try:  # a container may be given many cores and the time of a few
+        quota, period = _CGROUP.read_text().split()
+        return max(1, min(cores, int(quota) // int(period)))
+    except (OSError, ValueError):  # no such file, or "max"
+        return cores
 
 
 def _cores() -> list[set[int]]:
