@@ -1,0 +1,49 @@
+"""Triton's language, or stand-ins that let a kernel's module be imported without it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from inferlab.errors import InferlabError
+from inferlab.kernels import backends
+
+if backends.has_triton():
+    if not torch.cuda.is_available():
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is decorated
+    import triton
+    import triton.language as tl
+
+    jit: Any = triton.jit
+
+    def interpreted() -> bool:
+        """Whether kernels run in Triton's interpreter, on CPU tensors."""
+        return os.environ.get("TRITON_INTERPRET") == "1"
+
+else:
+
+    class _Language:
+        constexpr = None
+
+    class _Missing:
+        """A kernel that cannot run; `kernel[grid]` says so."""
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __getitem__(self, grid: object) -> None:
+            raise InferlabError(f"kernel {self.name}: Triton is not installed (or hidden)")
+
+    triton: Any = None  # type: ignore[no-redef]
+    tl: Any = _Language  # type: ignore[no-redef]
+
+    def jit(function: Callable[..., Any]) -> Any:
+        """Stand in for the compiler: the module imports, its kernels refuse to run."""
+        return _Missing(function.__name__)
+
+    def interpreted() -> bool:
+        """Whether kernels run in Triton's interpreter: there is none."""
+        return False
