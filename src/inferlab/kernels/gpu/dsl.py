@@ -47,3 +47,15 @@ else:
     def interpreted() -> bool:
         """Whether kernels run in Triton's interpreter: there is none."""
         return False
+
+
+def capability(device: torch.device) -> tuple[int, int] | str:
+    """Return what `config` of an op's module goes by: (9, 0), or AMD's name such as "gfx942".
+
+    On a CPU, where kernels are interpreted: what an H100 is, so that its configurations are tested.
+    """
+    if device.type == "cpu":
+        return (9, 0)
+    if torch.version.hip:
+        return str(torch.cuda.get_device_properties(device).gcnArchName).partition(":")[0]
+    return torch.cuda.get_device_capability(device)
