@@ -1,0 +1,234 @@
+"""A matrix in few bits: GGUF's blocks of 32 weights, or int8 with one scale a row.
+
+A file keeps each block's scale beside its weights. Here scales and weights lie in planes of their
+own, the same number of bytes, so that a kernel loads 16 bytes of weights at a time. Layouts and
+rounding are those of ggml's `ggml-quants.c`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from inferlab.errors import InferlabError, unknown
+
+BLOCK = 32
+"""Weights of a row that share a scale, in the GGUF formats."""
+
+ROW_SCALED = "int8"
+FOUR_BITS = ("q4_0", "q4_1")
+FORMATS = ("q8_0", *FOUR_BITS, ROW_SCALED)
+_SLICE = 1 << 20  # weights handled at a time: what is widened in between stays small
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """A matrix [N, K] stored in `format`.
+
+    Weight k of row n is scales[n, k // 32] * code, plus mins[n, k // 32] for q4_1. A code is an
+    int8, or 4 bits from 0 to 15, of which q4_0 takes 8 away. Byte j of a block's 16 holds
+    weight j in its low four bits and weight j + 16 in its high ones.
+    """
+
+    format: str
+    """"q8_0", "q4_0", "q4_1" or "int8"."""
+    weights: Tensor
+    """Codes: int8 [N, K], or uint8 [N, K / 2] for 4 bits."""
+    scales: Tensor
+    """float16 [N, K / 32]; of "int8", float32 [N]."""
+    mins: Tensor | None = None
+    """float16 [N, K / 32], for "q4_1" only."""
+
+    def __post_init__(self) -> None:
+        _known(self.format)
+        rows, columns = self.shape
+        code = torch.uint8 if self.format in FOUR_BITS else torch.int8
+        _check("weights", self.weights, code, tuple(self.weights.shape))
+        if self.format == ROW_SCALED:
+            _check("scales", self.scales, torch.float32, (rows,))
+        else:
+            _whole_blocks(columns, self.format)
+            _check("scales", self.scales, torch.float16, (rows, columns // BLOCK))
+        if (self.mins is not None) != (self.format == "q4_1"):
+            raise InferlabError("mins belong to format q4_1 and to no other")
+        if self.mins is not None:
+            _check("mins", self.mins, torch.float16, tuple(self.scales.shape))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows N and columns K of the matrix, in weights."""
+        rows, columns = self.weights.shape
+        return rows, columns * 2 if self.format in FOUR_BITS else columns
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes stored, scales and mins included: as many as the blocks have in a file."""
+        return sum(plane.nbytes for plane in self._planes())
+
+    @property
+    def device(self) -> torch.device:
+        """Where the planes are."""
+        return self.weights.device
+
+    def to(self, device: torch.device | str) -> Quantised:
+        """Return the same matrix on `device`."""
+        return Quantised(self.format, *(plane.to(device) for plane in self._planes()))
+
+    def dequantise(
+        self,
+        dtype: torch.dtype = torch.float32,
+        rows: slice | Tensor | None = None,
+        *,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Return the matrix widened, [N, K], or the `rows` of it that a slice or int64 ids name.
+
+        Computed in float32 whatever `dtype` is. `out`, of the right shape and dtype, is filled
+        and returned in place of fresh memory.
+        """
+        if rows is not None:
+            return Quantised(self.format, *(p[rows] for p in self._planes())).dequantise(
+                dtype, out=out
+            )
+        if out is None:
+            out = torch.empty(self.shape, dtype=dtype, device=self.device)
+        for part in _slices(self.shape):
+            self._widen(part, out[part])
+        return out
+
+    def _planes(self) -> Iterator[Tensor]:
+        yield self.weights
+        yield self.scales
+        if self.mins is not None:
+            yield self.mins
+
+    def _widen(self, rows: slice, out: Tensor) -> None:
+        """Write float values of some rows to `out` [n, K]."""
+        codes, scales = self.weights[rows], self.scales[rows].float()
+        wide = out if out.dtype == torch.float32 else torch.empty_like(out, dtype=torch.float32)
+        if self.format == ROW_SCALED:
+            torch.mul(codes, scales[:, None], out=wide)
+        else:
+            blocks = wide.unflatten(1, (-1, BLOCK))  # [n, K / 32, 32]
+            if self.format in FOUR_BITS:
+                packed = codes.unflatten(1, (-1, BLOCK // 2))
+                blocks[..., : BLOCK // 2] = packed & 15
+                blocks[..., BLOCK // 2 :] = packed >> 4
+                if self.format == "q4_0":
+                    blocks -= 8
+                blocks *= scales[..., None]
+            else:
+                torch.mul(codes.unflatten(1, (-1, BLOCK)), scales[..., None], out=blocks)
+            if self.mins is not None:
+                blocks += self.mins[rows].float()[..., None]
+        if wide is not out:
+            out.copy_(wide)
+
+
+def from_blocks(raw: Tensor, format: str) -> Quantised:
+    """Return GGUF's blocks, uint8 [N, bytes per row], as planes. Every bit is kept."""
+    head, size = {"q8_0": (2, 34), "q4_0": (2, 18), "q4_1": (4, 20)}.get(format, (0, 0))
+    if not size:
+        raise unknown("format", format, ("q8_0", *FOUR_BITS))
+    if raw.dtype != torch.uint8 or raw.dim() != 2 or raw.shape[1] % size:
+        raise InferlabError(
+            f"raw is {raw.dtype} {list(raw.shape)}: {format} needs uint8 [N, a multiple of {size}]"
+        )
+    blocks = raw.unflatten(1, (raw.shape[1] // size, size))  # [N, K / 32, size]
+    weights = blocks[..., head:].flatten(1).contiguous()
+    floats = [
+        blocks[..., at : at + 2].contiguous().view(torch.float16).squeeze(-1)
+        for at in range(0, head, 2)
+    ]
+    return Quantised(format, weights.view(torch.int8) if format == "q8_0" else weights, *floats)
+
+
+def quantise(weight: Tensor, format: str) -> Quantised:
+    """Return the float matrix `weight` [N, K] in `format`, rounded as ggml rounds.
+
+    "int8" scales each row by its largest magnitude over 127. Raises InferlabError if K is not a
+    multiple of 32 (any K does for int8), or a weight is not finite or beyond what the scale holds.
+    """
+    _known(format)
+    if weight.dim() != 2 or not weight.shape[1] or not weight.is_floating_point():
+        raise InferlabError(
+            f"weight is {weight.dtype} {list(weight.shape)}: quantise takes a float matrix [N, K]"
+        )
+    rows, columns = weight.shape
+    if format != ROW_SCALED:
+        _whole_blocks(columns, format)
+    parts = [_quantise(weight[part].float(), format) for part in _slices((rows, columns))]
+    planes = [torch.cat(plane) for plane in zip(*parts, strict=True)]
+    if not all(bool(plane.isfinite().all()) for plane in planes[1:]):
+        raise InferlabError(f"weight holds values that are not finite, or too large for {format}")
+    return Quantised(format, *planes)
+
+
+def _quantise(weight: Tensor, format: str) -> list[Tensor]:
+    """Return the planes of some rows, float32 [n, K]."""
+    block = weight.shape[1] if format == ROW_SCALED else BLOCK
+    blocks = weight.reshape(len(weight), -1, block)  # [n, K / block, block]
+    if format not in FOUR_BITS:
+        scale = _over(_largest(blocks).abs(), 127)
+        codes = _rounded(blocks * _inverse(scale)).to(torch.int8).flatten(1)
+        return [codes, scale.flatten() if format == ROW_SCALED else scale[..., 0].half()]
+    if format == "q4_0":
+        scale = _over(_largest(blocks), -8)
+        steps, floats = blocks * _inverse(scale) + 8.5, [scale]
+    else:
+        least = blocks.amin(-1, keepdim=True)
+        scale = _over(blocks.amax(-1, keepdim=True) - least, 15)
+        steps, floats = (blocks - least) * _inverse(scale) + 0.5, [scale, least]
+    codes = steps.clamp(0, 15).to(torch.uint8)
+    half = BLOCK // 2
+    packed = (codes[..., :half] | codes[..., half:] << 4).flatten(1)
+    return [packed, *(f[..., 0].half() for f in floats)]
+
+
+def _largest(blocks: Tensor) -> Tensor:
+    """Return the value of the largest magnitude of each block, the first of equals: [n, b, 1]."""
+    return blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True))
+
+
+def _over(values: Tensor, divisor: float) -> Tensor:
+    # By a tensor: CUDA multiplies by a number's reciprocal, which rounds otherwise.
+    return values / values.new_tensor(divisor)
+
+
+def _inverse(scale: Tensor) -> Tensor:
+    inverse = 1 / scale
+    return torch.where(inverse.isfinite(), inverse, 0)
+
+
+def _rounded(values: Tensor) -> Tensor:
+    """Round to the nearest whole number, halves away from zero as in C."""
+    whole = values.abs().floor()
+    return (whole + (2 * (values.abs() - whole)).floor()).copysign(values)
+
+
+def _slices(shape: tuple[int, int]) -> Iterator[slice]:
+    rows, columns = shape
+    step = max(1, _SLICE // max(1, columns))
+    yield from (slice(start, min(start + step, rows)) for start in range(0, max(1, rows), step))
+
+
+def _known(format: str) -> None:
+    if format not in FORMATS:
+        raise unknown("format", format, FORMATS)
+
+
+def _whole_blocks(columns: int, format: str) -> None:
+    if columns % BLOCK:
+        raise InferlabError(
+            f"{columns} columns cannot be {format}: they must be a multiple of {BLOCK}"
+        )
+
+
+def _check(name: str, plane: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    if plane.dtype != dtype or tuple(plane.shape) != shape:
+        raise InferlabError(
+            f"{name} is {plane.dtype} {list(plane.shape)}; it must be {dtype} {list(shape)}"
+        )
