@@ -116,3 +116,28 @@ def test_nothing_is_written_past_the_end(lengths):
     cache.attend(0, q[:, :1], k[:, :1], k[:, :1])  # the last position is still free
     assert (cache.k[0, 1, :, 4] == 0).all()
     assert (cache.k[1] == 7).all()
+
+
+def test_the_layers_of_a_pass_share_positions_and_masks(monkeypatch):
+    """Each copy from the host to a GPU would make every layer wait for it."""
+    cache = ContiguousCache(windowed(4), 2, 32, dtype=torch.float64)
+    cache.lengths[:] = torch.tensor([3, 7])
+    made = []
+    right = torch.arange
+    monkeypatch.setattr(torch, "arange", lambda *a, **o: made.append(a) or right(*a, **o))
+
+    def run(tokens):
+        made.clear()
+        q, k = draw(2, tokens, 6, 8), draw(2, tokens, 2, 8)
+        for _ in range(3):
+            for layer in range(2):
+                cache.attend(layer, q, k, k)
+        return sum(a == (tokens,) for a in made)
+
+    assert run(5) == 1
+    cache.advance(5)
+    assert run(5) == 1  # other lengths, other positions
+    assert cache.positions(5)[:, 0].tolist() == [8, 12]
+    cache.lengths[0] = 2
+    assert cache.positions(5)[:, 0].tolist() == [2, 12]
+    assert run(3) == 1

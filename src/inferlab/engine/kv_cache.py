@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from inferlab.errors import InferlabError
 from inferlab.model.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What the layers of one pass share: `tokens` a row, after rows of these `lengths`."""
+
+    tokens: int = 0
+    lengths: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    positions: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    masks: dict[int | None, Tensor] = field(default_factory=dict)  # by window
 
 
 class ContiguousCache:
@@ -31,6 +43,7 @@ class ContiguousCache:
         self.v = torch.zeros(shape, device=device, dtype=dtype)
         # On the host, so that checking a bound never waits for a GPU.
         self.lengths = torch.zeros(batch, dtype=torch.int64)
+        self._pass = _Pass()
 
     @property
     def batch(self) -> int:
@@ -52,6 +65,7 @@ class ContiguousCache:
         view.windows = self.windows
         view.k, view.v = self.k[:, start:stop], self.v[:, start:stop]
         view.lengths = self.lengths[start:stop]
+        view._pass = _Pass()
         return view
 
     def copy_row(self, source: int, target: int) -> None:
@@ -71,8 +85,14 @@ class ContiguousCache:
             setattr(self, name, new)
 
     def positions(self, tokens: int) -> Tensor:
-        """Return the positions of the next `tokens` tokens of each row, int64 [B, tokens]."""
-        return (self.lengths[:, None] + torch.arange(tokens)).to(self.k.device)
+        """Return the positions of the next `tokens` tokens of each row, int64 [B, tokens].
+
+        They go to the device once a pass, not once a layer.
+        """
+        if self._pass.tokens != tokens or not torch.equal(self._pass.lengths, self.lengths):
+            positions = self.lengths[:, None] + torch.arange(tokens)
+            self._pass = _Pass(tokens, self.lengths.clone(), positions.to(self.k.device))
+        return self._pass.positions
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Store k and v [B, T, KV, D] behind each row; attend with q [B, T, H, D].
@@ -117,8 +137,11 @@ class ContiguousCache:
         self.lengths += tokens
 
     def _mask(self, tokens: int, start: int, end: int, window: int | None) -> Tensor:
-        """Return True where a query may look, [B, 1, tokens, end - start]."""
+        """Return True where a query may look, [B, 1, tokens, end - start]; once for all layers."""
         query = self.positions(tokens)[:, None, :, None]
-        key = torch.arange(start, end, device=query.device)
-        mask = key <= query
-        return mask if window is None else mask & (key > query - window)
+        masks = self._pass.masks
+        if window not in masks:
+            key = torch.arange(start, end, device=query.device)
+            mask = key <= query
+            masks[window] = mask if window is None else mask & (key > query - window)
+        return masks[window]
