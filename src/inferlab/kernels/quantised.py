@@ -112,16 +112,17 @@ class Quantised:
         if self.format == ROW_SCALED:
             torch.mul(codes, scales[:, None], out=wide)
         else:
-            blocks = wide.unflatten(1, (-1, BLOCK))  # [n, K / 32, 32]
+            half = BLOCK // 2
+            blocks = wide.unflatten(1, (wide.shape[1] // BLOCK, BLOCK))  # [n, K / 32, 32]
             if self.format in FOUR_BITS:
-                packed = codes.unflatten(1, (-1, BLOCK // 2))
-                blocks[..., : BLOCK // 2] = packed & 15
-                blocks[..., BLOCK // 2 :] = packed >> 4
+                packed = codes.unflatten(1, (blocks.shape[1], half))
+                blocks[..., :half] = packed & 15
+                blocks[..., half:] = packed >> 4
                 if self.format == "q4_0":
                     blocks -= 8
                 blocks *= scales[..., None]
             else:
-                torch.mul(codes.unflatten(1, (-1, BLOCK)), scales[..., None], out=blocks)
+                torch.mul(codes.view(blocks.shape), scales[..., None], out=blocks)
             if self.mins is not None:
                 blocks += self.mins[rows].float()[..., None]
         if wide is not out:
@@ -170,7 +171,7 @@ def quantise(weight: Tensor, format: str) -> Quantised:
 def _quantise(weight: Tensor, format: str) -> list[Tensor]:
     """Return the planes of some rows, float32 [n, K]."""
     block = weight.shape[1] if format == ROW_SCALED else BLOCK
-    blocks = weight.reshape(len(weight), -1, block)  # [n, K / block, block]
+    blocks = weight.unflatten(1, (weight.shape[1] // block, block))  # [n, K / block, block]
     if format not in FOUR_BITS:
         scale = _over(_largest(blocks).abs(), 127)
         codes = _rounded(blocks * _inverse(scale)).to(torch.int8).flatten(1)
