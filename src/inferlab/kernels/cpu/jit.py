@@ -31,6 +31,11 @@ if backends.has_numba():
     def _is_kernel(file: Path) -> bool:
         return file.parent.name == "cpu" or file.name == "cpu_step.py"
 
+    OPTIONS: dict[str, Any] = {
+        "nogil": True,
+        "error_model": "numpy",
+        "fastmath": {"nsz", "arcp", "contract", "afn", "reassoc"},
+    }
     _CACHE = str(backends.cache_dir() / "numba" / _digest())
 
     def jit(function: Callable[..., Any]) -> Any:
@@ -41,12 +46,7 @@ if backends.has_numba():
         config: Any = numba.config
         usual, config.CACHE_DIR = config.CACHE_DIR, _CACHE
         try:
-            return numba.njit(
-                nogil=True,
-                cache=True,
-                error_model="numpy",
-                fastmath={"nsz", "arcp", "contract", "afn", "reassoc"},
-            )(function)
+            return numba.njit(cache=True, **OPTIONS)(function)
         finally:
             config.CACHE_DIR = usual
 
