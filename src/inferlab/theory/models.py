@@ -27,6 +27,7 @@ __all__ = [
     "from_config",
     "get",
     "names",
+    "path",
 ]
 
 _CATALOG = Path(__file__).parent / "data" / "models"
@@ -38,10 +39,14 @@ def get(name: str) -> ModelShape:
 
     Raises InferlabError, with the nearest known names, if there is none.
     """
-    path = _CATALOG / f"{name.lower()}.json"
+    return from_config(path(name))
+
+
+def path(name: str) -> Path:
+    """Return the file of the catalog's model called `name`; raises as `get` does."""
     if name.lower() not in names():
         raise unknown("model", name, names())
-    return from_config(path)
+    return _CATALOG / f"{name.lower()}.json"
 
 
 @cache
