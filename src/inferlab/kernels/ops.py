@@ -15,6 +15,7 @@ from inferlab.kernels import backends
 
 OPS = ("decode_attention", "matvec", "rms_norm", "rope", "swiglu")
 BACKENDS = ("simd", "torch")
+_CHAIN = (0.999, 0.001)  # factor and summand: values stay near those that they had
 MAX_ROWS = 16
 """Vectors that one pass over a matrix serves; for more a matrix product is the better tool."""
 
@@ -123,6 +124,38 @@ def decode_attention(
             :, 0
         ]
     return out
+
+
+def chain(
+    x: Tensor,
+    steps: int,
+    *,
+    backend: str = "auto",
+    threads: int | None = None,
+    lone: bool = False,
+) -> Tensor:
+    """Return the sum of x [n] after `steps` times v -> 0.999 v + 0.001 on each number: a scalar.
+
+    2 `steps` + 1 operations a number, all on what was read once. `lone`, for the SIMD kernel, lets
+    each vector finish its chain before the next one begins. torch goes through memory every step.
+    """
+    _fit("x", x, (None,))
+    if steps < 0:
+        raise InferlabError(f"steps is {steps}; it must be 0 or more")
+    if backend == "triton" or (backend == "auto" and x.is_cuda and backends.has_triton()):
+        from inferlab.kernels.gpu import chain as gpu
+
+        sums = x.new_empty(gpu.programs(x.numel()))
+        return gpu.launch(x.contiguous(), steps, *_CHAIN, sums).sum()
+    if _simd(backend, x):
+        from inferlab.kernels.cpu import chain as cpu
+
+        sums = _new(cpu.pieces(x.numel()))
+        return cpu.launch(x, steps, *_CHAIN, sums, threads, lone).sum()
+    value = x
+    for _ in range(steps):
+        value = value * _CHAIN[0] + _CHAIN[1]
+    return value.sum()
 
 
 def _simd(backend: str, *tensors: Tensor | None, rows: int = 1) -> bool:

@@ -67,6 +67,14 @@ def decode_attention(
     return out
 
 
+def chain(x: ArrayLike, steps: int, scale: float = 0.999, shift: float = 0.001) -> float:
+    """Sum of x [n] after `steps` times v -> scale v + shift on each number."""
+    value = _wide(x)
+    for _ in range(steps):
+        value = value * scale + shift
+    return float(value.sum())
+
+
 def rms_ratio(got: ArrayLike, right: ArrayLike) -> float:
     """Root mean square of the error over that of the right values; NaN counts as infinite."""
     got, right = _wide(got), _wide(right)

@@ -119,24 +119,29 @@ def chain_piece(x, count, steps, scale, shift, flight, out):  # type: ignore[no-
 
 @jit
 def _chain(member, x, count, steps, scale, shift, flight, out, desk):  # type: ignore[no-untyped-def]
-    pieces = (count + CHUNK - 1) // CHUNK
-    piece = take(desk.ctypes.data, pieces, -1)
+    whole = (count + CHUNK - 1) // CHUNK
+    piece = take(desk.ctypes.data, whole, -1)
     while piece >= 0:
         first = piece * CHUNK
         size = min(CHUNK, count - first)
         chain_piece(x + first * 4, size, steps, scale, shift, flight, out + piece * 4)
-        piece = take(desk.ctypes.data, pieces, piece)
+        piece = take(desk.ctypes.data, whole, piece)
 
 
-def launch(x: Any, steps: int, scale: float, shift: float, threads: int | None, lone: bool) -> Any:
-    """Return the sums of the chains of x [n], one float32 for each chunk; dense float32 on a CPU.
+def pieces(size: int) -> int:
+    """Return how many sums `launch` writes for `size` numbers."""
+    return -(-size // CHUNK)
 
-    With `lone` each vector waits for its own chain before the next is read.
+
+def launch(
+    x: Any, steps: int, scale: float, shift: float, out: Any, threads: int | None, lone: bool
+) -> Any:
+    """Fill `out` [pieces(n)] with sums of the chains of x [n]; dense float32 on a CPU.
+
+    With `lone` a vector goes through its whole chain before the next one is read.
     """
-    pieces = -(-x.numel() // CHUNK)
-    out = x.new_empty(pieces)
-    team(threads).run(
-        _chain, x.data_ptr(), x.numel(), steps, float32(scale), float32(shift),
-        1 if lone else _FLIGHT, out.data_ptr(), desk(pieces),
-    )  # fmt: skip
+    count, numbers = x.numel(), (float32(scale), float32(shift))
+    flight, sums = 1 if lone else _FLIGHT, desk(pieces(count))
+    args = (x.data_ptr(), count, steps, *numbers, flight, out.data_ptr(), sums)
+    team(threads).run(_chain, *args)
     return out
