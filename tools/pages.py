@@ -15,9 +15,11 @@ from inferlab.explorers import scenes
 from inferlab.explorers.calculator import calculator
 from inferlab.figures import style
 from inferlab.machine import Machine
-from inferlab.theory import models
+from inferlab.theory import errata, models
 
-OUT = Path(__file__).parents[1] / "book" / "_generated"
+BOOK = Path(__file__).parents[1] / "book"
+OUT, TWINS = BOOK / "_generated", BOOK / "chapters"
+VERDICTS = {"wrong": "is wrong", "caveat": "holds under conditions"}
 
 
 def palette() -> str:
@@ -55,12 +57,41 @@ def request() -> str:
     return f'{scene.html}\n<p style="{look}">{escape(where)}</p>\n'
 
 
+def corrections() -> str:
+    """Return the corrections of `theory.errata`, chapter by chapter."""
+    parts: list[str] = []
+    chapter = ""
+    for entry in sorted(errata.all(), key=lambda entry: (entry.chapter, entry.number)):
+        if entry.chapter != chapter:
+            parts += ["</dl>"] if chapter else []
+            chapter = entry.chapter
+            parts += [f"<h2>{_chapter_link(chapter)}</h2>", '<dl class="errata">']
+        parts += [
+            f'<dt id="erratum-{entry.number}">{escape(entry.said)}'
+            f' <span class="verdict {entry.verdict}">{VERDICTS[entry.verdict]}</span></dt>',
+            f"<dd>{escape(entry.text)}</dd>",
+        ]
+    return "\n".join([*parts, "</dl>\n"])
+
+
+def _chapter_link(stem: str) -> str:
+    """Return a link to a chapter by its title, or its name where there is no such chapter."""
+    twin = TWINS / f"{stem}.md"
+    if not twin.exists():
+        return escape(stem[3:].replace("-", " ").capitalize())
+    title = next(
+        line[2:] for line in twin.read_text(encoding="utf-8").splitlines() if line.startswith("# ")
+    )
+    return f'<a href="../notebooks/{stem}.html">{escape(title)}</a>'
+
+
 def main() -> None:
     """Write each file, and leave it untouched when nothing changed."""
     made = {
         "static/palette.css": palette(),
         "calculator.html": calculator(link=True).html,
         "request.html": request(),
+        "errata.html": corrections(),
     }
     for name, text in made.items():
         file = OUT / name
