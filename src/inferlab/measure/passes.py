@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from inferlab.engine import LLM
+from inferlab.measure import clock
 
 #: Tokens in a pass, each twice the one before.
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-_ENOUGH_SECONDS = 0.4  # of repeating one pass
-_FEWEST_RUNS, _MOST_RUNS = 3, 30
+_ENOUGH_SECONDS, _MOST_RUNS = 0.4, 30  # of repeating one pass
+WARM_UPS = 1
+"""Passes of each size that run before the clock starts."""
 
 
 def prefill(llm: LLM, tokens: int) -> float:
@@ -25,7 +26,7 @@ def prefill(llm: LLM, tokens: int) -> float:
 def prefill_samples(llm: LLM, tokens: int) -> list[float]:
     """Return the seconds of each of several passes over `tokens` random tokens."""
     ids = _ids(llm, tokens)
-    return _samples(lambda: llm.prefill(ids))
+    return _samples(llm, lambda: llm.prefill(ids))
 
 
 def decode_step(llm: LLM, context: int) -> float:
@@ -40,7 +41,7 @@ def decode_samples(llm: LLM, context: int, runs: int | None = None) -> list[floa
     """
     ids = _ids(llm, context)
     llm.prefill(ids)
-    return _samples(lambda: llm.decode_step(ids[:1]), runs)
+    return _samples(llm, lambda: llm.decode_step(ids[:1]), runs)
 
 
 def price(llm: LLM, tokens: Sequence[int] = TOKENS, *, label: str = "measured") -> dict[str, Any]:
@@ -64,13 +65,8 @@ def _ids(llm: LLM, count: int) -> list[int]:
     return random.Random(0).choices(range(vocab // 8, vocab), k=count)  # past the special ones
 
 
-def _samples(run: Callable[[], Tensor], runs: int | None = None) -> list[float]:
-    """Return the seconds of each run: `runs` of them, or as many as the time allows, at least 3."""
-    samples: list[float] = []
-    while len(samples) < (runs or _MOST_RUNS):
-        start = time.perf_counter()
-        run()[0, 0].item()  # waits for a GPU
-        samples.append(time.perf_counter() - start)
-        if runs is None and len(samples) >= _FEWEST_RUNS and sum(samples) > _ENOUGH_SECONDS:
-            break
-    return samples
+def _samples(llm: LLM, run: Callable[[], Tensor], runs: int | None = None) -> list[float]:
+    device = llm.model.device.type
+    return clock.samples(
+        run, device, seconds=_ENOUGH_SECONDS, runs=runs, most=_MOST_RUNS, warm_ups=WARM_UPS
+    )
