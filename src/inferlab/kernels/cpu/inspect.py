@@ -15,7 +15,7 @@ _JUMP = re.compile(r"^\s+(?:j\w+|b\.?\w*|cbn?z|tbn?z)\s.*?(\.?L[\w.$]+)$")
 
 
 def assembly(kernel: Any, signature: tuple[Any, ...] | None = None) -> str:
-    """Return the assembly of a kernel of `kernels.cpu`, compiled afresh for this CPU.
+    """Return the assembly of a compiled kernel, made afresh for this CPU with its own options.
 
     `signature` holds its arguments' numba types; left out, all are int64 (addresses and sizes).
     Raises InferlabError without numba.
@@ -24,12 +24,10 @@ def assembly(kernel: Any, signature: tuple[Any, ...] | None = None) -> str:
         raise InferlabError("kernels cannot be compiled: numba is not installed (or hidden)")
     import numba
 
-    from inferlab.kernels.cpu.jit import OPTIONS
-
     function = kernel.py_func
     types = signature or (numba.int64,) * function.__code__.co_argcount
     # Code that comes from numba's cache has no assembly any more.
-    fresh = numba.njit(**OPTIONS)(function)
+    fresh = numba.jit(**kernel.targetoptions)(function)
     fresh.compile(types)
     return str(fresh.inspect_asm(fresh.signatures[0]))
 
@@ -76,4 +74,4 @@ def _loops(lines: list[str]) -> Iterator[list[str]]:
             jump = _JUMP.match(line)
             if jump and jump[1] == label:
                 yield body
-                label = ""
+                label, body = "", []
