@@ -59,3 +59,9 @@ def capability(device: torch.device) -> tuple[int, int] | str:
     if torch.version.hip:
         return str(torch.cuda.get_device_properties(device).gcnArchName).partition(":")[0]
     return torch.cuda.get_device_capability(device)
+
+
+def check_dot(op: str, x: torch.Tensor) -> None:
+    """Raise InferlabError for bfloat16 in the interpreter, whose `tl.dot` of it is far off."""
+    if interpreted() and x.dtype == torch.bfloat16:
+        raise InferlabError(f"{op}: bf16 products need a GPU; the interpreter gets them wrong")
