@@ -31,18 +31,18 @@ else:
     class _Missing:
         """A kernel that cannot run; `kernel[grid]` says so."""
 
-        def __init__(self, name: str) -> None:
-            self.name = name
+        def __init__(self, fn: Callable[..., Any]) -> None:
+            self.fn = fn  # under the name that Triton gives it: a page may show its source
 
         def __getitem__(self, grid: object) -> None:
-            raise InferlabError(f"kernel {self.name}: Triton is not installed (or hidden)")
+            raise InferlabError(f"kernel {self.fn.__name__}: Triton is not installed (or hidden)")
 
     triton: Any = None  # type: ignore[no-redef]
     tl: Any = _Language  # type: ignore[no-redef]
 
     def jit(function: Callable[..., Any]) -> Any:
         """Stand in for the compiler: the module imports, its kernels refuse to run."""
-        return _Missing(function.__name__)
+        return _Missing(function)
 
     def interpreted() -> bool:
         """Whether kernels run in Triton's interpreter: there is none."""
