@@ -1,7 +1,8 @@
 """One entry point an op: tensors in, tensor out, by the best backend that is here.
 
-`backend="auto"` takes the SIMD kernels for float32 on a CPU with numba, and torch otherwise;
-a name asks for that one. Every op computes what its namesake in `reference` says.
+`backend="auto"` takes Triton's kernels on a GPU, the SIMD kernels for float32 on a CPU with numba,
+and torch where there is neither; a name asks for that one. "triton" for tensors on a CPU runs the
+kernel in Triton's interpreter. Every op computes what its namesake in `reference` says.
 """
 
 from __future__ import annotations
@@ -13,17 +14,56 @@ from torch import Tensor
 from inferlab.errors import InferlabError, unknown
 from inferlab.kernels import backends
 
-OPS = ("decode_attention", "matvec", "rms_norm", "rope", "swiglu")
-BACKENDS = ("simd", "torch")
+SIMD = ("chain", "decode_attention", "matvec", "rms_norm", "rope", "swiglu")
+TRITON = ("chain", "matmul", "softmax", "vector_add")
+OPS = tuple(sorted({*SIMD, *TRITON}))
+BACKENDS = ("triton", "simd", "torch")
 _CHAIN = (0.999, 0.001)  # factor and summand: values stay near those that they had
 MAX_ROWS = 16
 """Vectors that one pass over a matrix serves; for more a matrix product is the better tool."""
+_TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def choices(device: str = "cpu", dtype: torch.dtype = torch.float32) -> dict[str, str]:
     """Return which backend each op takes on a device, {op: backend}."""
-    simd = device == "cpu" and dtype == torch.float32 and backends.has_numba()
-    return dict.fromkeys(OPS, "simd" if simd else "torch")
+    chosen = dict.fromkeys(OPS, "torch")
+    if device == "cuda" and backends.has_triton():
+        chosen |= dict.fromkeys(TRITON, "triton")
+    if device == "cpu" and dtype == torch.float32 and backends.has_numba():
+        chosen |= dict.fromkeys(SIMD, "simd")
+    return chosen
+
+
+def vector_add(a: Tensor, b: Tensor, *, backend: str = "auto") -> Tensor:
+    """Return the sum of two vectors a and b [n]."""
+    _fit("a", a, (None,))
+    _fit("b", b, (a.shape[0],))
+    if _triton(backend, a, b, simd=False):
+        from inferlab.kernels.gpu import vector_add as gpu
+
+        return gpu.launch(_dense(a), _dense(b), _empty(a, *a.shape))
+    return a + b
+
+
+def softmax(x: Tensor, *, backend: str = "auto") -> Tensor:
+    """Return e^x of each row of x [R, C] over the row's sum; sums in float32."""
+    _fit("x", x, (None, None))
+    if _triton(backend, x, simd=False):
+        from inferlab.kernels.gpu import softmax as gpu
+
+        return gpu.launch(_dense(x), _empty(x, *x.shape))
+    return torch.softmax(x, dim=-1)
+
+
+def matmul(a: Tensor, b: Tensor, *, backend: str = "auto") -> Tensor:
+    """Return the product of a [M, K] and b [K, N], of any strides; sums in float32."""
+    _fit("a", a, (None, None))
+    _fit("b", b, (a.shape[1], None))
+    if _triton(backend, a, b, simd=False):
+        from inferlab.kernels.gpu import matmul as gpu
+
+        return gpu.launch(a, b, _empty(a, a.shape[0], b.shape[1]))
+    return a @ b
 
 
 def matvec(
@@ -142,7 +182,7 @@ def chain(
     _fit("x", x, (None,))
     if steps < 0:
         raise InferlabError(f"steps is {steps}; it must be 0 or more")
-    if backend == "triton" or (backend == "auto" and x.is_cuda and backends.has_triton()):
+    if _triton(backend, x):
         from inferlab.kernels.gpu import chain as gpu
 
         sums = x.new_empty(gpu.programs(x.numel()))
@@ -158,10 +198,38 @@ def chain(
     return value.sum()
 
 
+def _triton(backend: str, *tensors: Tensor | None, simd: bool = True) -> bool:
+    """Whether the Triton kernel runs this; raises InferlabError if asked for and impossible.
+
+    `simd` says whether the op has a SIMD kernel to fall back on.
+    """
+    _known(backend)
+    if backend == "simd" and not simd:
+        raise InferlabError("backend simd has no kernel for this op: use triton or torch")
+    if backend in ("simd", "torch"):
+        return False
+    given = [tensor for tensor in tensors if tensor is not None]
+    fits = backends.has_triton() and len({t.device for t in given}) == 1
+    fits &= len({t.dtype for t in given}) == 1 and given[0].dtype in _TRITON_DTYPES
+    if fits and given[0].is_cuda and given[0].dtype == torch.bfloat16:
+        fits = torch.cuda.get_device_capability(given[0].device) >= (8, 0)
+    if backend == "auto":
+        return fits and given[0].is_cuda
+    if not fits:
+        raise InferlabError(
+            "backend triton needs Triton, and tensors on one device, all of them fp32, fp16 or "
+            "(from sm_80 on) bf16"
+        )
+    from inferlab.kernels.gpu import dsl
+
+    if not given[0].is_cuda and not dsl.interpreted():
+        raise InferlabError("backend triton: on a CPU it needs the interpreter, TRITON_INTERPRET=1")
+    return True
+
+
 def _simd(backend: str, *tensors: Tensor | None, rows: int = 1) -> bool:
     """Whether the SIMD kernel runs this; raises InferlabError if asked for and impossible."""
-    if backend not in ("auto", *BACKENDS):
-        raise unknown("backend", backend, ("auto", *BACKENDS))
+    _known(backend)
     fits = backends.has_numba() and rows <= MAX_ROWS
     for tensor in tensors:
         if tensor is not None:
@@ -172,7 +240,12 @@ def _simd(backend: str, *tensors: Tensor | None, rows: int = 1) -> bool:
             "backend simd needs numba and float32 on a CPU, dense in the last dimension, "
             f"at most {MAX_ROWS} rows"
         )
-    return fits and backend != "torch"
+    return fits and backend in ("auto", "simd")
+
+
+def _known(backend: str) -> None:
+    if backend not in ("auto", *BACKENDS):
+        raise unknown("backend", backend, ("auto", *BACKENDS))
 
 
 def _fit(name: str, tensor: Tensor | None, shape: tuple[int | None, ...]) -> None:
@@ -186,3 +259,11 @@ def _fit(name: str, tensor: Tensor | None, shape: tuple[int | None, ...]) -> Non
 
 def _new(*shape: int) -> Tensor:
     return torch.empty(shape)
+
+
+def _empty(like: Tensor, *shape: int) -> Tensor:
+    return like.new_empty(shape)
+
+
+def _dense(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()

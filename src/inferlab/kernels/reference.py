@@ -15,6 +15,23 @@ def _wide(values: ArrayLike) -> Array:
     return np.asarray(values, dtype=np.float64)
 
 
+def vector_add(a: ArrayLike, b: ArrayLike) -> Array:
+    """a + b, both [n]."""
+    return _wide(a) + _wide(b)
+
+
+def softmax(x: ArrayLike) -> Array:
+    """e^x of each row of x [R, C] over the row's sum."""
+    x = _wide(x)
+    weights = np.exp(x - x.max(-1, keepdims=True)) if x.size else x
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def matmul(a: ArrayLike, b: ArrayLike) -> Array:
+    """a [M, K] times b [K, N]."""
+    return _wide(a) @ _wide(b)
+
+
 def rms_norm(x: ArrayLike, weight: ArrayLike, eps: float) -> Array:
     """x [..., n] over its root mean square, times weight [n] (Zhang and Sennrich 2019)."""
     x = _wide(x)
