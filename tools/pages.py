@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 
 from inferlab import records
-from inferlab.explorers import scenes
+from inferlab.explorers import reference, scenes
 from inferlab.explorers.calculator import calculator
 from inferlab.figures import style
 from inferlab.machine import Machine
@@ -92,6 +92,9 @@ def main() -> None:
         "calculator.html": calculator(link=True).html,
         "request.html": request(),
         "errata.html": corrections(),
+        "chips.html": reference.chips().html,
+        "models.html": reference.model_shapes().html,
+        "scoreboard.html": reference.scoreboard().html,
     }
     for name, text in made.items():
         file = OUT / name
