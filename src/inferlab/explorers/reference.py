@@ -39,8 +39,8 @@ def model_shapes() -> Explorer:
     """Return the catalog of models as a table to sort."""
     columns = [
         ("name", "Model", "name"),
-        ("params", "Parameters", "number"),
-        ("active", "Active", "number"),
+        ("params", "Parameters, billion", "number"),
+        ("active", "Active, billion", "number"),
         ("layers", "Layers", "number"),
         ("hidden", "Width", "number"),
         ("heads", "Heads", "number"),
@@ -123,8 +123,8 @@ def _model(key: str) -> Row:
     streamed, kv = costs.streamed_weight_bytes(shape), costs.kv_bytes_per_token(shape)
     return {
         "name": shape.name,
-        "params": _number(shape.params, units.text(shape.params, "")),
-        "active": _number(shape.active_params, units.text(shape.active_params, "")),
+        "params": _number(shape.params, _billions(shape.params)),
+        "active": _number(shape.active_params, _billions(shape.active_params)),
         "layers": _number(shape.layers, str(shape.layers)),
         "hidden": _number(shape.hidden, f"{shape.hidden:,}"),
         "heads": _number(shape.heads, str(shape.heads)),
@@ -138,6 +138,10 @@ def _model(key: str) -> Row:
 
 def _number(value: float | None, text: str) -> list[Any] | None:
     return None if value is None else [value, text.strip()]
+
+
+def _billions(count: float) -> str:
+    return f"{count / 1e9:.3g}"
 
 
 def _rate(value: float | None) -> list[Any] | None:

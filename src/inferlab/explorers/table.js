@@ -10,7 +10,7 @@ const STYLE = `
 .frame { overflow-x: auto; max-height: 34rem; overflow-y: auto; border-bottom: 1px solid var(--rule); }
 table { border-collapse: collapse; font-size: 0.8125rem; line-height: 1.4; width: 100%; }
 caption { text-align: left; color: var(--soft); padding-bottom: 0.4rem; }
-thead th { position: sticky; top: 0; background: var(--paper); z-index: 1; padding: 0; vertical-align: bottom;
+thead th { position: sticky; top: 0; background: var(--paper); z-index: 1; padding: 0; vertical-align: bottom; text-align: left;
   border-bottom: 1px solid var(--soft); }
 thead button { border: 0; background: none; padding: 0.3rem 0.8rem 0.3rem 0; min-height: 2.5rem; font-size: 0.8125rem;
   font-weight: 600; color: var(--soft); white-space: nowrap; width: 100%; text-align: inherit; border-radius: 0; }
@@ -21,8 +21,8 @@ thead [aria-sort="descending"] button::after { content: "\\2193"; opacity: 1; }
 td, tbody th { padding: 0.4rem 0.8rem 0.4rem 0; border-bottom: 1px solid var(--rule); text-align: left;
   vertical-align: baseline; font-weight: 400; }
 tbody th { font-weight: 600; white-space: nowrap; }
-.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.long { min-width: 18rem; color: var(--soft); overflow-wrap: anywhere; }
+table .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.long { min-width: 46rem; font-size: 0.75rem; color: var(--soft); overflow-wrap: anywhere; }
 `;
 
 // `columns`: { key, title, kind } with kind "name", "text", "number" or "long"; a number's cell is
