@@ -42,8 +42,8 @@ def online_softmax_kernel(x, out, columns, x_stride, out_stride, BLOCK: tl.const
         largest = larger
     for first in range(0, columns, BLOCK):
         at = first + tl.arange(0, BLOCK)  # [BLOCK]
-        values = tl.load(x + row * x_stride + at, mask=at < columns, other=0.0).to(tl.float32)
-        weights = tl.exp(values - largest) / total
+        values = tl.load(x + row * x_stride + at, mask=at < columns, other=-float("inf"))
+        weights = tl.exp(values.to(tl.float32) - largest) / total
         tl.store(out + row * out_stride + at, weights, mask=at < columns)
 
 

@@ -17,12 +17,13 @@ def vector_add_kernel(a, b, out, size, BLOCK: tl.constexpr):  # type: ignore[no-
     first = tl.program_id(0).to(tl.int64) * BLOCK
     at = first + tl.arange(0, BLOCK)  # [BLOCK]
     inside = at < size
-    total = tl.load(a + at, mask=inside) + tl.load(b + at, mask=inside)
-    tl.store(out + at, total, mask=inside)
+    x = tl.load(a + at, mask=inside).to(tl.float32)
+    y = tl.load(b + at, mask=inside).to(tl.float32)
+    tl.store(out + at, x + y, mask=inside)
 
 
 def launch(a: Any, b: Any, out: Any) -> Any:
-    """Fill `out` [n] with a + b; dense vectors of one dtype."""
+    """Fill `out` [n] with a + b, summed in float32; dense vectors of one dtype."""
     grid = (triton.cdiv(a.numel(), BLOCK),)
     if a.numel():
         vector_add_kernel[grid](a, b, out, a.numel(), BLOCK=BLOCK, num_warps=WARPS)
