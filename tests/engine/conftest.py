@@ -55,6 +55,12 @@ def tiny_config(**fields):
     )
 
 
+@pytest.fixture
+def device() -> str:
+    """Where Triton's kernels run: on a GPU, or on a CPU in the interpreter."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 @pytest.fixture(scope="session")
 def byte_tokenizer():
     return ByteTokenizer()

@@ -44,6 +44,18 @@ class ContiguousCache:
         # On the host, so that checking a bound never waits for a GPU.
         self.lengths = torch.zeros(batch, dtype=torch.int64)
         self._pass = _Pass()
+        self._pages: tuple[Tensor, Tensor] | None = None  # of the whole memory, if this is a part
+        self._first = 0  # row of the memory
+
+    @property
+    def pages(self) -> tuple[Tensor, Tensor]:
+        """Keys and values of all rows of the memory, [L, P, KV, block, D]: one page a row."""
+        return self._pages or (self.k, self.v)
+
+    @property
+    def table(self) -> Tensor:
+        """The pages of each row, int32 [B, 1], on the host."""
+        return torch.arange(self._first, self._first + self.batch, dtype=torch.int32)[:, None]
 
     @property
     def batch(self) -> int:
@@ -66,6 +78,7 @@ class ContiguousCache:
         view.k, view.v = self.k[:, start:stop], self.v[:, start:stop]
         view.lengths = self.lengths[start:stop]
         view._pass = _Pass()
+        view._pages, view._first = self.pages, self._first + start
         return view
 
     def copy_row(self, source: int, target: int) -> None:
@@ -83,6 +96,7 @@ class ContiguousCache:
             new = old.new_zeros(*old.shape[:3], capacity, old.shape[4])
             new[:, :, :, :filled] = old[:, :, :, :filled]
             setattr(self, name, new)
+        self._pages, self._first = None, 0
 
     def positions(self, tokens: int) -> Tensor:
         """Return the positions of the next `tokens` tokens of each row, int64 [B, tokens].
