@@ -15,7 +15,7 @@ from inferlab.errors import InferlabError, unknown
 from inferlab.kernels import backends
 
 SIMD = ("chain", "decode_attention", "matvec", "rms_norm", "rope", "swiglu")
-TRITON = ("chain", "matmul", "softmax", "vector_add")
+TRITON = ("add_rms_norm", "chain", "matmul", "rms_norm", "rope_and_cache", "softmax", "vector_add")
 OPS = tuple(sorted({*SIMD, *TRITON}))
 BACKENDS = ("triton", "simd", "torch")
 _CHAIN = (0.999, 0.001)  # factor and summand: values stay near those that they had
@@ -106,6 +106,10 @@ def swiglu(
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, backend: str = "auto") -> Tensor:
     """Return x [B, n] over its root mean square, times weight [n]; sums in float32."""
     _fit("weight", weight, (x.shape[1],))
+    if _triton(backend, x, weight, mixed=True):
+        from inferlab.kernels.gpu import rms_norm as gpu
+
+        return gpu.launch(_dense(x), _dense(weight), eps, _empty(x, *x.shape))
     if _simd(backend, x, weight):
         from inferlab.kernels.cpu import rms_norm as cpu
 
@@ -113,6 +117,22 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, backend: str = "auto") ->
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (wide * scale * weight.float()).to(x.dtype)
+
+
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, backend: str = "auto"
+) -> tuple[Tensor, Tensor]:
+    """Return the RMS norm of x + residual, both [B, n], and the sum itself, in x's dtype."""
+    _fit("residual", residual, tuple(x.shape))
+    _fit("weight", weight, (x.shape[1],))
+    if _triton(backend, x, residual, weight, simd=False, mixed=True):
+        from inferlab.kernels.gpu import rms_norm as gpu
+
+        out, total = _empty(x, *x.shape), _empty(x, *x.shape)
+        gpu.launch(_dense(x), _dense(weight), eps, out, _dense(residual), total)
+        return out, total
+    total = x + residual
+    return rms_norm(total, weight, eps, backend=backend), total
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, backend: str = "auto") -> Tensor:
@@ -130,6 +150,73 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, backend: str = "auto") -> Tenso
     return torch.cat([*(t.to(x.dtype) for t in turned), rest], dim=-1)
 
 
+def rope_and_cache(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    lengths: Tensor,
+    table: Tensor | None = None,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 0.0,
+    *,
+    backend: str = "auto",
+) -> Tensor:
+    """Return q [R, H, D] turned; turn k and put k and v [R, KV, D] into their pages, in place.
+
+    The R rows are the same number of tokens of each of B sequences. cos and sin are float32 [R, P].
+    Token t of sequence b goes to position p = lengths[b] + t of b's cache: slot p % block of page
+    table[b, p // block] in k_pages and v_pages [pages, KV, block, D]; without a table page b is all
+    of sequence b. Positions and pages that are not there are left out. q_norm and k_norm [D] norm
+    each head before it turns.
+    """
+    rows, _, size = q.shape
+    _fit("k", k, (rows, None, size))
+    _fit("v", v, tuple(k.shape))
+    _fit("cos", cos, (rows, None))
+    _fit("sin", sin, tuple(cos.shape))
+    _fit("k_pages", k_pages, (None, k.shape[1], None, size))
+    _fit("v_pages", v_pages, tuple(k_pages.shape))
+    _fit("q_norm", q_norm, (size,))
+    _fit("k_norm", k_norm, (size,))
+    _fit("lengths", lengths, (None,))
+    _fit("table", table, (lengths.shape[0], None))
+    if not 2 * cos.shape[1] <= size:
+        raise InferlabError(f"cos has {cos.shape[1]} pairs; a head of {size} has {size // 2}")
+    if rows % max(1, len(lengths)) or (rows and not len(lengths)):
+        raise InferlabError(
+            f"q has {rows} rows: a multiple of the {len(lengths)} lengths is needed"
+        )
+    if _triton(backend, q, k, v, simd=False):
+        from inferlab.kernels.gpu import rope_and_cache as gpu
+
+        return gpu.launch(
+            _dense(q), _dense(k), _dense(v), _dense(cos), _dense(sin), k_pages, v_pages,
+            lengths.contiguous(), None if table is None else _dense(table),
+            _empty(q, *q.shape), q_norm, k_norm, eps,
+        )  # fmt: skip
+    if q_norm is not None and k_norm is not None:
+        q, k = (
+            rms_norm(x.flatten(0, 1), gains, eps, backend="torch").view(x.shape)
+            for x, gains in ((q.contiguous(), q_norm), (k.contiguous(), k_norm))
+        )
+    k, block = rope(k, cos, sin, backend="torch"), k_pages.shape[2]
+    tokens = rows // max(1, len(lengths))
+    for row in range(rows):
+        b = row // tokens
+        position = int(lengths[b]) + row % tokens
+        entry, slot = divmod(position, block)
+        if 0 <= entry < (1 if table is None else table.shape[1]):
+            page = b if table is None else int(table[b, entry])
+            if 0 <= page < len(k_pages):
+                k_pages[page, :, slot], v_pages[page, :, slot] = k[row], v[row]
+    return rope(q, cos, sin, backend="torch")
+
+
 def decode_attention(
     q: Tensor,
     k: Tensor,
@@ -137,21 +224,39 @@ def decode_attention(
     lengths: Tensor,
     window: int | None = None,
     *,
+    table: Tensor | None = None,
     backend: str = "auto",
     threads: int | None = None,
 ) -> Tensor:
     """Let one query a row, q [B, H, D], see its `lengths` positions of k and v [B, KV, S, D].
 
-    `lengths` is int64 [B], each at least 1. Query head h reads KV head h // (H / KV); with a
-    window only the last `window` positions count. What stands past a length is never read.
+    `lengths` is int64 [B], each at least 1 (on a GPU that is not checked: it would be waited for).
+    Query head h reads KV head h // (H / KV); with a window only the last `window` positions count.
+    With a `table`, int32 [B, M], k and v are pages [P, KV, block, D], and position p of row b is
+    k[table[b, p // block], :, p % block]. What stands past a length is never read.
     """
-    _fit("k", k, (q.shape[0], None, None, q.shape[2]))
+    _fit("table", table, (q.shape[0], None))
+    if table is not None and table.dtype != torch.int32:
+        raise InferlabError(f"table must be int32, not {table.dtype}")
+    _fit("k", k, (q.shape[0] if table is None else None, None, None, q.shape[2]))
     _fit("v", v, tuple(k.shape))
     _fit("lengths", lengths, (q.shape[0],))
-    if q.shape[1] % k.shape[1]:
-        raise InferlabError(f"q has {q.shape[1]} heads: a multiple of k's {k.shape[1]} is needed")
-    if lengths.numel() and not 1 <= int(lengths.min()) <= int(lengths.max()) <= k.shape[2]:
-        raise InferlabError(f"lengths must be from 1 to {k.shape[2]}, the positions that k has")
+    _grouped(q.shape[1], k.shape[1])
+    _window(window)
+    capacity = k.shape[2] * (1 if table is None else table.shape[1])
+    on_host = lengths.numel() and not lengths.is_cuda
+    if on_host and not 1 <= int(lengths.min()) <= int(lengths.max()) <= capacity:
+        raise InferlabError(f"lengths must be from 1 to {capacity}, the positions that k has")
+    if _triton(backend, q, k, v) and k.stride(-1) == v.stride(-1) == 1:
+        from inferlab.kernels.gpu import decode_attention as gpu
+
+        if table is None:
+            table = torch.arange(len(q), device=q.device, dtype=torch.int32)[:, None]
+        out, scratch = _empty(q, *q.shape), gpu.scratch(q, k, table)
+        seen = lengths.to(q.device)
+        return gpu.launch(_dense(q), k, v, table, seen, window, out, scratch)
+    if table is not None:
+        k, v = (_unpaged(pages, table) for pages in (k, v))
     if _simd(backend, q, k, v) and k.stride() == v.stride():
         from inferlab.kernels.cpu import decode_attention as cpu
 
@@ -198,10 +303,17 @@ def chain(
     return value.sum()
 
 
-def _triton(backend: str, *tensors: Tensor | None, simd: bool = True) -> bool:
+def _unpaged(pages: Tensor, table: Tensor) -> Tensor:
+    """Return pages [P, KV, block, D] as their rows stand in the table: [B, KV, M * block, D]."""
+    rows = pages[table.long().clamp(0, max(0, len(pages) - 1))]  # [B, M, KV, block, D]
+    return rows.transpose(1, 2).flatten(2, 3)
+
+
+def _triton(backend: str, *tensors: Tensor | None, simd: bool = True, mixed: bool = False) -> bool:
     """Whether the Triton kernel runs this; raises InferlabError if asked for and impossible.
 
-    `simd` says whether the op has a SIMD kernel to fall back on.
+    `simd` says whether the op has a SIMD kernel to fall back on, `mixed` whether its tensors may
+    differ in dtype.
     """
     _known(backend)
     if backend == "simd" and not simd:
@@ -210,8 +322,9 @@ def _triton(backend: str, *tensors: Tensor | None, simd: bool = True) -> bool:
         return False
     given = [tensor for tensor in tensors if tensor is not None]
     fits = backends.has_triton() and len({t.device for t in given}) == 1
-    fits &= len({t.dtype for t in given}) == 1 and given[0].dtype in _TRITON_DTYPES
-    if fits and given[0].is_cuda and given[0].dtype == torch.bfloat16:
+    dtypes = {t.dtype for t in given}
+    fits &= (mixed or len(dtypes) == 1) and dtypes <= set(_TRITON_DTYPES)
+    if fits and given[0].is_cuda and torch.bfloat16 in dtypes:
         fits = torch.cuda.get_device_capability(given[0].device) >= (8, 0)
     if backend == "auto":
         return fits and given[0].is_cuda
@@ -246,6 +359,16 @@ def _simd(backend: str, *tensors: Tensor | None, rows: int = 1) -> bool:
 def _known(backend: str) -> None:
     if backend not in ("auto", *BACKENDS):
         raise unknown("backend", backend, ("auto", *BACKENDS))
+
+
+def _grouped(heads: int, kv_heads: int) -> None:
+    if heads % kv_heads:
+        raise InferlabError(f"q has {heads} heads: a multiple of k's {kv_heads} is needed")
+
+
+def _window(window: int | None) -> None:
+    if window is not None and window < 1:
+        raise InferlabError(f"window is {window}; it must be at least 1")
 
 
 def _fit(name: str, tensor: Tensor | None, shape: tuple[int | None, ...]) -> None:

@@ -64,6 +64,40 @@ def rope(x: ArrayLike, cos: ArrayLike, sin: ArrayLike) -> Array:
     return np.concatenate([low * c - high * s, high * c + low * s, rest], axis=-1)
 
 
+def rope_and_cache(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    cos: ArrayLike,
+    sin: ArrayLike,
+    k_pages: ArrayLike,
+    v_pages: ArrayLike,
+    lengths: ArrayLike,
+    table: ArrayLike | None = None,
+    q_norm: ArrayLike | None = None,
+    k_norm: ArrayLike | None = None,
+    eps: float = 0.0,
+) -> tuple[Array, Array, Array]:
+    """Turned q [R, H, D], and pages [pages, KV, block, D] with turned k, and v, in their places.
+
+    Row r is token r % T of sequence r // T, where T is R over the number of `lengths`.
+    """
+    q, k, v = _wide(q), _wide(k), _wide(v)
+    k_pages, v_pages = _wide(k_pages).copy(), _wide(v_pages).copy()
+    if q_norm is not None and k_norm is not None:
+        q, k = rms_norm(q, q_norm, eps), rms_norm(k, k_norm, eps)
+    q, k = rope(q, cos, sin), rope(k, cos, sin)
+    starts, block = np.asarray(lengths), k_pages.shape[2]
+    pages = np.arange(len(starts))[:, None] if table is None else np.asarray(table)
+    for row in range(len(q)):
+        b, t = divmod(row, len(q) // len(starts))
+        entry, slot = divmod(int(starts[b]) + t, block)
+        if 0 <= entry < pages.shape[1] and 0 <= pages[b, entry] < len(k_pages):
+            k_pages[pages[b, entry], :, slot] = k[row]
+            v_pages[pages[b, entry], :, slot] = v[row]
+    return q, k_pages, v_pages
+
+
 def decode_attention(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, lengths: ArrayLike, window: int | None = None
 ) -> Array:
