@@ -2,6 +2,7 @@
 // lib/theory.js from the catalogs in `model`; this file is only about showing it.
 
 import { bytes, byteRate, dollars, flopRate, flops, number, seconds, whole } from "./lib/format.js";
+import { OWN, bits, chipOptions, formatOptions, ownChip } from "./lib/chips.js";
 import { field, pick, slider } from "./lib/controls.js";
 import { calm, h, onWidth, picture, replace, s } from "./lib/dom.js";
 import { axisX, linear } from "./lib/plot.js";
@@ -13,7 +14,6 @@ const TOKENS = [1, 16, 64, 128, 256, 512, 1000, 2000, 4000, 8000, 16000, 32000, 
   128000, 256000, 512000, 1000000];
 const USERS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 const CHIPS = [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 72];
-const OWN = "own";
 const KV_FORMATS = ["fp8", "int8", "q8_0", "q4_0"];
 const MATRICES = ["projections", "ffn", "logits"];
 const CACHE = ["attention", "kv_write"];
@@ -84,14 +84,7 @@ export function calculate(catalog, state) {
 // The reader's own machine is three numbers of theirs; and a chip that has no units for the
 // chosen format falls back to its own 16 bits.
 function settle(catalog, state) {
-  const speed = state.ownSpeed * 1e12;
-  catalog.chips[OWN] = {
-    name: "your machine",
-    default_dtype: "bf16",
-    memory_bytes: state.ownMemory * 1e9,
-    bandwidth: state.ownBandwidth * 1e9,
-    flops: { fp32: speed, bf16: speed, fp16: speed },
-  };
+  catalog.chips[OWN] = ownChip(state);
   const chip = catalog.chips[state.chip];
   if (!arithmetic(catalog, chip, state.dtype)) state.dtype = chip.default_dtype;
 }
@@ -131,11 +124,6 @@ function question(catalog, change) {
   const size = (shape) => shape.params < 1e9 ? "Under 1 billion parameters"
     : shape.params < 10e9 ? "1 to 10 billion" : shape.params < 100e9 ? "10 to 100 billion"
       : "Over 100 billion";
-  const kind = (chip) => /HBM/.test(chip.memory_type) ? "HBM: data-centre accelerators"
-    : /GDDR/.test(chip.memory_type) ? "GDDR: cards" : "DDR: CPUs";
-  const chips = Object.entries(catalog.chips).filter(([key]) => key !== OWN)
-    .sort(([, a], [, b]) => kind(b).localeCompare(kind(a)) || b.year - a.year);
-  const bits = (name) => `${name}: ${number(8 * bytesPerElement(catalog, name))} bits`;
 
   const controls = {
     model: pick({ label: "Model", onchange: (model) => change({ model }),
@@ -147,8 +135,7 @@ function question(catalog, change) {
     chips: pick({ label: "Number of chips", options: CHIPS.map((n) => [n, String(n)]),
       onchange: (n) => change({ chips: Number(n) }) }),
     chip: pick({ label: "Chip", onchange: (chip) => change({ chip }),
-      options: [[OWN, "Your machine: two numbers", "Yours", "your machine"],
-        ...chips.map(([key, chip]) => [key, `${chip.name}, ${chip.year}`, kind(chip), chip.name])] }),
+      options: chipOptions(catalog) }),
     prompt: slider({ label: "Prompt", values: TOKENS, value: 2000, format: tokens,
       // The cache holds the prompt until the reader says otherwise.
       onchange: (prompt) => change(last.context === last.prompt
@@ -179,11 +166,9 @@ function question(catalog, change) {
 
   return { node, show({ state, chip }) {
     own.hidden = state.chip !== OWN;
-    dtype.offer(Object.keys(catalog.formats)
-      .filter((name) => name !== "fp64" && arithmetic(catalog, chip, name))
-      .map((name) => [name, bits(name), null, name]));
+    dtype.offer(formatOptions(catalog, chip));
     kvDtype.offer([["", activationFormat(catalog, state.dtype)], ...KV_FORMATS.map(
-      (name) => [name, bits(name), null, name])]);
+      (name) => [name, bits(catalog, name), null, name])]);
     if (!CHIPS.includes(state.chips)) {
       count.offer([...CHIPS, state.chips].sort((a, b) => a - b).map((n) => [n, String(n)]));
     }

@@ -19,6 +19,7 @@ export function log([low, high], [from, to]) {
   const bottom = Math.log10(low);
   const span = Math.log10(high) - bottom;
   const scale = (value) => from + ((Math.log10(value) - bottom) / span) * (to - from);
+  scale.invert = (at) => 10 ** (bottom + ((at - from) / (to - from)) * span);
   scale.ticks = () => {
     const first = Math.ceil(bottom - 1e-9);
     const last = Math.floor(bottom + span + 1e-9);
