@@ -2,20 +2,26 @@
 
 Shapes: B sequences, T new tokens each; H query heads share KV key-value heads of D channels;
 F is the feed-forward width, V the vocabulary. A matrix is stored [out, in] and applied as
-x @ W.T. The cache owns everything about the past: it stores keys and values, and masks.
+x @ W.T, quantised ones widened piece by piece on the way. The cache owns everything about the
+past: it stores keys and values, and masks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from inferlab.kernels.quantised import Quantised, linear
 from inferlab.model.config import ModelConfig
 from inferlab.model.rope import angles, rotate
+
+Matrix: TypeAlias = "Tensor | Quantised"
+FLOATS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 class Cache(Protocol):
@@ -33,14 +39,14 @@ class Layer:
     """The tensors of one layer. Biases and q/k norms are None where the model has none."""
 
     attn_norm: Tensor  # [hidden]
-    q: Tensor  # [H D, hidden]
-    k: Tensor  # [KV D, hidden]
-    v: Tensor  # [KV D, hidden]
-    o: Tensor  # [hidden, H D]
+    q: Matrix  # [H D, hidden]
+    k: Matrix  # [KV D, hidden]
+    v: Matrix  # [KV D, hidden]
+    o: Matrix  # [hidden, H D]
     mlp_norm: Tensor  # [hidden]
-    gate: Tensor  # [F, hidden]
-    up: Tensor  # [F, hidden]
-    down: Tensor  # [hidden, F]
+    gate: Matrix  # [F, hidden]
+    up: Matrix  # [F, hidden]
+    down: Matrix  # [hidden, F]
     q_bias: Tensor | None = None  # [H D]
     k_bias: Tensor | None = None  # [KV D]
     v_bias: Tensor | None = None  # [KV D]
@@ -51,12 +57,23 @@ class Layer:
 
 @dataclass
 class Weights:
-    """All tensors of a model. With tied embeddings `head` is the very tensor `embedding`."""
+    """All tensors of a model. With tied embeddings `head` is the very matrix `embedding`."""
 
-    embedding: Tensor  # [V, hidden]
+    embedding: Matrix  # [V, hidden]
     layers: list[Layer]
     norm: Tensor  # [hidden]
-    head: Tensor  # [V, hidden]
+    head: Matrix  # [V, hidden]
+
+    def streamed(self) -> Iterator[Matrix]:
+        """Yield each tensor that a decode step reads as a whole.
+
+        Of an input embedding a step gathers single rows, so the table counts only as the head
+        that it also is when tied.
+        """
+        yield self.norm
+        yield self.head
+        for layer in self.layers:
+            yield from (t for f in fields(layer) if (t := getattr(layer, f.name)) is not None)
 
 
 class Transformer:
@@ -72,20 +89,23 @@ class Transformer:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the weights and activations are stored as."""
-        return self.weights.embedding.dtype
+        """What activations, norms and biases are, and matrices that are not quantised."""
+        return self.weights.norm.dtype
 
     @property
     def streamed_bytes(self) -> int:
-        """Bytes of the weights that one decode step reads.
+        """Bytes of the weights that one decode step reads, scales of quantised ones included."""
+        return sum(t.nbytes for t in self.weights.streamed())
 
-        Every matrix once. Of an input embedding a step gathers single rows, so the table
-        counts only as the head that it also is when tied.
-        """
-        tensors = [self.weights.norm, self.weights.head]
-        for layer in self.weights.layers:
-            tensors += [t for f in fields(layer) if (t := getattr(layer, f.name)) is not None]
-        return sum(t.numel() * t.element_size() for t in tensors)
+    @property
+    def formats(self) -> dict[str, list[Matrix]]:
+        """The matrices that a decode step reads, by their format, such as "q4_1" or "bf16"."""
+        found: dict[str, list[Matrix]] = {}
+        for matrix in self.weights.streamed():
+            if len(matrix.shape) == 2:
+                name = FLOATS[matrix.dtype] if isinstance(matrix, Tensor) else matrix.format
+                found.setdefault(name, []).append(matrix)
+        return found
 
     @torch.inference_mode()
     def forward(
@@ -102,7 +122,7 @@ class Transformer:
         token, [B, V], or of all, [B, T, V].
         """
         w, eps = self.weights, self.config.norm_eps
-        x = F.embedding(ids, w.embedding)  # [B, T, hidden]
+        x = self._embed(ids)  # [B, T, hidden]
         cos, sin = angles(self.config.rope, positions)
         for index, layer in enumerate(w.layers):
             x = x + self._attention(
@@ -111,20 +131,26 @@ class Transformer:
             x = x + mlp(layer, rms_norm(x, layer.mlp_norm, eps))
         cache.advance(ids.shape[1])
         x = rms_norm(x[:, -1] if logits == "last" else x, w.norm, eps)
-        return F.linear(x, w.head).float()
+        return linear(x, w.head).float()
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        table = self.weights.embedding
+        if isinstance(table, Tensor):
+            return F.embedding(ids, table)
+        return table.dequantise(self.dtype, ids.flatten()).view(*ids.shape, -1)
 
     def _attention(
         self, index: int, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor, cache: Cache
     ) -> Tensor:
         heads = (*x.shape[:2], -1, self.config.head_dim)
-        q = F.linear(x, layer.q, layer.q_bias).view(heads)  # [B, T, H, D]
-        k = F.linear(x, layer.k, layer.k_bias).view(heads)  # [B, T, KV, D]
-        v = F.linear(x, layer.v, layer.v_bias).view(heads)
+        q = linear(x, layer.q, layer.q_bias).view(heads)  # [B, T, H, D]
+        k = linear(x, layer.k, layer.k_bias).view(heads)  # [B, T, KV, D]
+        v = linear(x, layer.v, layer.v_bias).view(heads)
         if layer.q_norm is not None and layer.k_norm is not None:
             q = rms_norm(q, layer.q_norm, self.config.norm_eps)
             k = rms_norm(k, layer.k_norm, self.config.norm_eps)
         out = cache.attend(index, rotate(q, cos, sin), rotate(k, cos, sin), v)
-        return F.linear(out.flatten(2), layer.o, layer.o_bias)
+        return linear(out.flatten(2), layer.o, layer.o_bias)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -139,4 +165,4 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def mlp(layer: Layer, x: Tensor) -> Tensor:
     """SwiGLU (Shazeer 2020): down(silu(gate x) * up x)."""
-    return F.linear(F.silu(F.linear(x, layer.gate)) * F.linear(x, layer.up), layer.down)
+    return linear(F.silu(linear(x, layer.gate)) * linear(x, layer.up), layer.down)
