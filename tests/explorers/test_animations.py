@@ -9,11 +9,13 @@ import re
 import pytest
 
 from inferlab.errors import InferlabError
+from inferlab.explorers import hardware as machines
 from inferlab.explorers import html, scenes
 from inferlab.theory import costs, formats, hardware, limits, models, roofline
 
 LLAMA, SMOL = models.get("llama-2-70b"), models.get("smollm2-135m")
 H100, H200, CPU = (hardware.get(name) for name in ("h100-sxm", "h200-sxm", "epyc-9654"))
+XEON = hardware.get("xeon-8480")
 WORDS = re.findall(
     r" ?\w+|\W", "The capital of France is Paris. It lies on the Seine, since long ago."
 )
@@ -37,6 +39,8 @@ DATA = {
         ["The", " capital", " of", " France", " is"], STEPS, model="SmolLM2", bytes_per_pass=5.4e8
     ),
     "shared-trip": scenes.shared_trip_data(LLAMA, H100),
+    "waves": machines.waves_data(XEON, H100),
+    "tiles": machines.tile_loads_data(),
 }
 NAMES = list(DATA)
 
@@ -110,6 +114,8 @@ def test_shared_trips_are_theorys_passes():
         lambda: scenes.thirty_ms([(LLAMA, H200, "bf16")]),
         lambda: scenes.loop(["The"], STEPS, model="SmolLM2", bytes_per_pass=5.4e8),
         lambda: scenes.shared_trip(LLAMA, H100),
+        lambda: machines.waves(XEON, H100),
+        lambda: machines.tile_loads(),
     ],
 )
 def test_an_animation_comes_with_words_and_a_still(show):

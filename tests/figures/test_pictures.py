@@ -5,13 +5,26 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from inferlab.errors import InferlabError
+from inferlab.explorers import hardware as machines
 from inferlab.explorers import scenes
-from inferlab.figures import machine, parts, passes, roofline, step, stills, style, sweep
+from inferlab.figures import (
+    inside,
+    ladder,
+    machine,
+    parts,
+    passes,
+    roofline,
+    step,
+    stills,
+    style,
+    sweep,
+)
 from inferlab.theory import costs, hardware, limits, models, nominal
 from inferlab.theory import roofline as roofs
 from inferlab.theory.costs import Cost, Part
@@ -25,6 +38,20 @@ RECORD = {
     "pieces": [{"text": "Hel", "t": 0.2}, {"text": "lo", "t": 0.24}, {"text": "!", "t": 0.29}],
 }
 STEPS = [{"text": " Paris", "candidates": [(" Paris", 0.7), (" a", 0.1)]}, {"text": "\n"}]
+CPUS = [hardware.get(name) for name in ("xeon-8480", "epyc-9654")]
+
+
+class Rung(NamedTuple):
+    name: str
+    flops: float | None
+    lacks: str = ""
+
+
+RUNGS = {
+    "dot product": [Rung("Python loop", 2e7), Rung("compiled", None, "numba"), Rung("BLAS", 4e9)],
+    "matrix product": [Rung("Python loop", 2e7), Rung("threads", 3e10), Rung("BLAS", 8e10)],
+}
+LIMITS = {"dot product": (5e9, "memory's bytes"), "matrix product": (1e11, "the best product")}
 
 FIGURES = {
     "two bars": lambda: machine.two_bars(17e9, 81e9, dtype="fp32"),
@@ -46,6 +73,12 @@ FIGURES = {
         scenes.loop_data(["The", " capital"], STEPS, model="SmolLM2", bytes_per_pass=5e8)
     ),
     "shared-trip still": lambda: stills.shared_trip(scenes.shared_trip_data(LLAMA, H100)),
+    "ladder": lambda: ladder.plot(RUNGS, LIMITS),
+    "steps": lambda: inside.steps([*CPUS, H100]),
+    "memories": lambda: inside.memories(H100),
+    "programs": lambda: inside.programs([at // 16 for at in range(70)], 16, 70),
+    "waves still": lambda: inside.waves(machines.waves_data(CPUS[0], H100)),
+    "tiles still": lambda: inside.tiles(machines.tile_loads_data()),
 }
 
 

@@ -49,7 +49,8 @@ _LATENCY = MappingProxyType(
 # Bytes of shared memory that the kernels of one SM may use together, by compute capability:
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 _SHARED = MappingProxyType({"8.0": 164 * 1024, "9.0": 228 * 1024})
-_REGISTER_BYTES = 65_536 * 4  # of one SM, same table, every capability listed here
+REGISTER_BYTES = 65_536 * 4
+"""Of one SM, for every capability above; same table of the same guide."""
 _OPERANDS = 3 * 4  # a multiply-add reads three numbers of 4 bytes
 _SHARED_BYTES_PER_CLOCK = 32 * 4  # 32 banks of 4 bytes, same guide, "Shared Memory"
 # A100: 5,120 bytes a clock, NVIDIA's Ampere whitepaper; the same for H100 in table 3 of
@@ -65,6 +66,11 @@ def lanes_per_core(hardware: Hardware) -> int:
             f"they are for compute capabilities {', '.join(_LANES)}"
         )
     return _LANES[hardware.compute_capability]
+
+
+def core_word(hardware: Hardware) -> str:
+    """Return what the makers of such chips call a core: "SM" on a GPU, else "core"."""
+    return "core" if hardware.compute_capability.startswith("x86") else "SM"
 
 
 def lanes(hardware: Hardware) -> int:
@@ -132,7 +138,7 @@ def levels(hardware: Hardware) -> tuple[Level, ...]:
     first, second, memory = (cycles / hertz for cycles in _LATENCY[hardware.key])
     return (
         Level(
-            "registers", count * _REGISTER_BYTES, count, _OPERANDS * lanes(hardware) * hertz, None
+            "registers", count * REGISTER_BYTES, count, _OPERANDS * lanes(hardware) * hertz, None
         ),
         Level(
             "shared memory", count * shared, count, count * _SHARED_BYTES_PER_CLOCK * hertz, first
