@@ -6,13 +6,14 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import os
 import shlex
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
@@ -22,7 +23,12 @@ from inferlab.errors import InferlabError
 from inferlab.theory import units
 
 if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
     from inferlab.engine import LLM, Completion, Stream
+
+Item = TypeVar("Item")
 
 app = typer.Typer(
     name="inferlab",
@@ -67,7 +73,7 @@ Threads = Annotated[int | None, typer.Option(help="CPU threads; one a core if le
 Quantize = Annotated[str | None, typer.Option(help="none: weights as floating point.")]
 Dtype = Annotated[str, typer.Option(help="fp32, bf16 or fp16; auto is the device's own.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda; auto takes a GPU if there is one.")]
-Kernels = Annotated[str, typer.Option(help="simd or torch; auto takes the fastest.")]
+Kernels = Annotated[str, typer.Option(help="simd, triton or torch; auto takes the fastest.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -340,6 +346,65 @@ def bench_decode(
         _note(found["peers_note"])
 
 
+@bench.command("kernels")
+def bench_kernels(
+    compile_: Annotated[
+        bool, typer.Option("--compile", help="Compile for GPUs that are not here (minutes, once).")
+    ] = False,
+    traffic: Annotated[
+        bool, typer.Option("--traffic", help="Count the bytes that each Triton kernel moves.")
+    ] = False,
+    op: Annotated[list[str] | None, typer.Option(help="Only this op; may be repeated.")] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="With --compile: only this GPU, such as sm_90.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Time every op here by each backend; or check its Triton kernels, with no GPU at all."""
+    if compile_ and traffic:
+        raise InferlabError("compile and traffic are two tables: ask for one at a time")
+    if target and not compile_:
+        raise InferlabError("target goes with --compile")
+    if traffic:
+        os.environ["TRITON_INTERPRET"] = "1"
+    from inferlab.measure import kernel_tables as tables
+
+    console = Console(highlight=False)
+    with _interruptible():
+        if compile_:
+            from inferlab.kernels.gpu import compiled
+
+            jobs = compiled.cases(op, target)
+            made = list(_bar(compiled.compile_all(jobs), len(jobs), "compiling"))
+            good = all(one.good for one in made)
+            table: Table | Group = tables.machine_code(made)
+            answer: Any = [one.as_dict() for one in made]
+            text = f"{len(made)} kernels compiled, {sum(not one.good for one in made)} at fault."
+        elif traffic:
+            from inferlab.measure import kernels
+
+            some = kernels.counted(op)
+            counts = list(_bar(map(kernels.count, some), len(some), "counting"))
+            good = all(one["good"] for one in counts)
+            table, answer = tables.traffic(counts), counts
+            text = f"A kernel bound by memory may move {kernels.LIMIT} times what it must."
+        else:
+            from inferlab.measure import kernels
+
+            with _progress("measuring"):
+                found = kernels.bench(op)
+            good, table, answer = True, tables.times(found), found
+            text = f"{found['name']}, {found['dtype']}: reads {units.rate_text(found['bandwidth'])}"
+            text += f", multiplies matrices at {units.text(found['product_rate'], 'FLOP/s')}."
+    if as_json:
+        print(json.dumps(answer, allow_nan=False))
+    else:
+        console.print(table)
+        console.print(text)
+    if not good:
+        raise typer.Exit(1)
+
+
 @app.command()
 def record(
     output: Annotated[Path | None, typer.Option(help="The file to write.")] = None,
@@ -453,6 +518,23 @@ def _progress(what: str) -> Iterator[None]:
         if timer.ident is not None:
             timer.join()
         status.stop()
+
+
+def _bar(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
+    """Yield `items`, with a bar on a terminal's stderr."""
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return iter(
+        track(
+            items,
+            what,
+            total=total,
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+    )
 
 
 @contextlib.contextmanager

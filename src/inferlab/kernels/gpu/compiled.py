@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
@@ -27,7 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from inferlab.errors import InferlabError
+from inferlab.errors import InferlabError, unknown
 from inferlab.kernels import backends
 
 Capability = tuple[int, int] | str
@@ -107,6 +107,10 @@ class Compiled:
         """Whether the kernel runs on the target, and as it should."""
         return not self.faults
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it for JSON."""
+        return dataclasses.asdict(self) | {"good": self.good}
+
 
 def ops() -> dict[str, ModuleType]:
     """Return the modules beside this one that say what they compile, {op: module}."""
@@ -117,10 +121,19 @@ def ops() -> dict[str, ModuleType]:
 
 
 def cases(
-    names: Iterable[str] | None = None, targets: Iterable[str] | None = None
+    names: Collection[str] | None = None, targets: Collection[str] | None = None
 ) -> list[tuple[Compile, Target]]:
-    """Return every kernel that the launchers of `names` would choose on each of `targets`."""
+    """Return every kernel that the launchers of `names` would choose on each of `targets`.
+
+    Raises InferlabError for an op or a target that is not there, and without Triton.
+    """
+    if not backends.has_triton():
+        raise InferlabError(_NO_TRITON)
     known = ops()
+    for kind, asked, there in (("op", names, known), ("target", targets, TARGETS)):
+        for name in asked or ():
+            if name not in there:
+                raise unknown(kind, name, there)
     return [
         (case, TARGETS[target])
         for name in names or known
@@ -142,7 +155,7 @@ def compile_all(
     Raises InferlabError without Triton.
     """
     if not backends.has_triton():
-        raise InferlabError("compiling kernels needs Triton, which is not installed (or hidden)")
+        raise InferlabError(_NO_TRITON)
     workers = workers or min(8, os.cpu_count() or 1)
     with ThreadPoolExecutor(workers) as pool:
         some = [jobs[i : i + _JOBS] for i in range(0, len(jobs), _JOBS)]
@@ -150,6 +163,7 @@ def compile_all(
             yield from found
 
 
+_NO_TRITON = "compiling kernels needs Triton, which is not installed (or hidden)"
 _JOBS = 16  # that one process does, so that its start of some seconds is shared
 
 
