@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from inferlab.errors import InferlabError
@@ -60,6 +61,65 @@ def plot(
         if name not in placed:
             _name(axes, name, intensity, rate)
     return figure
+
+
+def climb(
+    peak: float,
+    bandwidth: float,
+    sweeps: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    title: str | None = None,
+) -> Figure:
+    """Draw families of measured kernels under the roof: (intensity, FLOP/s) pairs by name.
+
+    Each family has rings of its own kind, joined by a thin line, its name at the last one.
+    """
+    if not any(sweeps.values()):
+        raise InferlabError("sweeps is empty: a measured roofline needs points")
+    figure, axes = canvas(title or _reached(peak, bandwidth, sweeps), 4.1)
+    _roof(axes, peak, bandwidth, [x for points in sweeps.values() for x, _ in points])
+    ink, lowest = PALETTE["ink"], axes.get_ylim()[0]
+    named: list[tuple[float, float]] = []
+    for (kind, sign), (name, points) in zip(_RINGS.items(), sweeps.items(), strict=False):
+        across, up = zip(*points, strict=True)
+        axes.plot(across, up, color=ink, linewidth=0.6, alpha=0.5)
+        axes.plot(
+            across,
+            up,
+            kind,
+            markersize=7.5,
+            markerfacecolor="none",
+            markeredgecolor=ink,
+            markeredgewidth=1.5,
+        )
+        lowest = min(lowest, *(rate / 2 for _, rate in points))
+        last, rate = points[-1]
+        below = rate / 1.8
+        # Names of families that end side by side stand under one another.
+        while any(abs(math.log(last / x)) < 2 and 0.4 < below / y < 2.5 for x, y in named):
+            below /= 2.6
+        named.append((last, below))
+        axes.text(last, below, f"{sign} {name}", color=ink, ha="center", va="top")
+    axes.set_ylim(bottom=lowest)
+    return figure
+
+
+#: Kinds of rings, one a family, and the letter that looks like each.
+_RINGS = {"o": "○", "D": "◇", "^": "△", "s": "□"}
+
+
+def _reached(
+    peak: float, bandwidth: float, sweeps: Mapping[str, Sequence[tuple[float, float]]]
+) -> str:
+    """Say how near each of the two roofs the best ring came."""
+    every = [point for points in sweeps.values() for point in points]
+    ridge = peak / bandwidth
+    sides = (
+        ("slanted", [rate / (bandwidth * x) for x, rate in every if x <= ridge]),
+        ("flat", [rate / peak for x, rate in every if x > ridge]),
+    )
+    said = [f"{max(found):.0%} of the {side} roof" for side, found in sides if found]
+    return f"Measured: up to {_and(said)}".replace("%", " %")
 
 
 def draw(axes: Axes, points: Mapping[str, Placement]) -> None:
