@@ -114,6 +114,13 @@ def test_memories_have_published_sizes_and_rates():
     assert inside.levels(A100)[2].rate == pytest.approx(7219e9, rel=0.01)
 
 
+def test_a_gpu_keeps_many_more_threads_than_it_has_lanes():
+    assert inside.threads(H100) == 132 * 2048 == 16 * inside.lanes(H100)
+    assert inside.threads(T4) == 40 * 1024
+    with pytest.raises(InferlabError, match="EPYC"):
+        inside.threads(EPYC)
+
+
 def test_littles_law_says_what_must_be_under_way():
     assert inside.in_flight(3.35e12, 700 / 1.98e9) == pytest.approx(1.18e6, rel=0.01)
     assert inside.memory_latency(H100) == inside.levels(H100)[-1].latency

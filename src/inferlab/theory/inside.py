@@ -34,6 +34,11 @@ _LANES = MappingProxyType(
     }
 )
 
+# Warps that one SM keeps at hand, same guide, "Technical Specifications per Compute Capability".
+_WARPS = MappingProxyType(
+    {"7.0": 64, "7.5": 32, "8.0": 64, "8.6": 48, "8.9": 48, "9.0": 64, "10.0": 64, "12.0": 48}
+)
+
 # Clocks that a load waits, (first level, L2, memory), measured by a chase of pointers:
 # markdewing/AI_kernels latency/README.md@0d701add.
 _LATENCY = MappingProxyType(
@@ -45,6 +50,10 @@ _LATENCY = MappingProxyType(
         "b200-sxm": (40, 295, 860),
     }
 )
+
+LAUNCH_SECONDS = 5e-6
+"""What one kernel launch through the driver takes, 4 to 6 microseconds: susun-blog.com,
+"From Launch Overhead to CUDA Graph", on an RTX 5070 Ti."""
 
 # Bytes of shared memory that the kernels of one SM may use together, by compute capability:
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
@@ -76,6 +85,13 @@ def core_word(hardware: Hardware) -> str:
 def lanes(hardware: Hardware) -> int:
     """Return the fp32 lanes of the whole chip."""
     return lanes_per_core(hardware) * (hardware.sm_count or 0)
+
+
+def threads(hardware: Hardware) -> int:
+    """Return how many threads a GPU keeps at hand, so that some can go on while others wait."""
+    if hardware.compute_capability not in _WARPS:
+        raise InferlabError(f"{hardware.name}: how many warps an SM keeps is not known")
+    return _WARPS[hardware.compute_capability] * WARP * (hardware.sm_count or 0)
 
 
 def clock(hardware: Hardware) -> float:
