@@ -1,6 +1,7 @@
 """The measured roofline times the work that it says it times."""
 
 import json
+import statistics
 
 import pytest
 import torch
@@ -50,7 +51,23 @@ def test_points_take_the_time_that_is_asked_for():
     sweep = {"dtype": "fp32", "at": [1], "flops": [60], "bytes": [30], "samples": [[2.0, 3.0, 6.0]]}
     assert roofline.points(sweep) == [(2.0, 30.0)]
     assert roofline.points(sweep, max) == [(2.0, 10.0)]
-    assert roofline.medians({"a": sweep}) == {"a": [(2.0, 20.0)]}
+    assert roofline.points(sweep, statistics.median) == [(2.0, 20.0)]
+
+
+def test_rings_share_a_picture_when_they_share_a_format():
+    sweep = {"dtype": "fp32", "at": [1], "flops": [60], "bytes": [30], "samples": [[2.0]]}
+    found = {"chain": sweep, "matmul": sweep | {"dtype": "bf16"}, "near": sweep}
+    assert roofline.rings(found) == {
+        "fp32": {"chains of multiply-adds": [(2.0, 30.0)], "from a cache": [(2.0, 30.0)]},
+        "bf16": {"a matrix and its rows": [(2.0, 30.0)]},
+    }
+
+
+def test_the_array_is_as_large_as_asked(small):
+    found = roofline.samples("cpu", megabytes=0.5, quick=True)
+    assert found["matmul"]["bytes"][0] == pytest.approx(0.5e6, rel=0.02)
+    with pytest.raises(InferlabError, match="megabytes is -1"):
+        roofline.samples("cpu", megabytes=-1)
 
 
 def test_what_leaves_the_roof_is_counted_too(small):

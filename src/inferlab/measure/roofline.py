@@ -7,7 +7,6 @@ for each byte as one asks of it; a matrix meets ever more rows at once, as a mod
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -27,23 +26,38 @@ _COLUMNS = {"cpu": 4096, "cuda": 8192}
 _NEAR_BYTES = 4 << 20  # stays in a CPU's last cache once it has been read
 _ENOUGH_SECONDS, _FEWEST_RUNS, _MOST_RUNS = 0.25, 3, 20
 
+#: What a reader calls each family, and each thing beside them.
+LABELS = {
+    "chain": "chains of multiply-adds",
+    "matmul": "a matrix and its rows",
+    "near": "from a cache",
+    "lone": "one chain at a time",
+    "small": "tiny products",
+}
+
 Sweep = dict[str, Any]
 
 
-def samples(device: str | None = None, *, quick: bool = False) -> dict[str, Sweep]:
+def samples(
+    device: str | None = None, *, quick: bool = False, megabytes: float | None = None
+) -> dict[str, Sweep]:
     """Return the times of both families on `device`, by default the GPU if there is one.
 
     {"chain": sweep, "matmul": sweep}; "chain" only where numba or Triton compiles it. A sweep has
     the number format of its arithmetic, `dtype`; what grows, `at`; and for each point `flops`,
     `bytes` (the fewest that it can move) and the raw `samples` in seconds. `quick` halves the
-    points.
+    points; array and matrix take `megabytes`, or more than any cache holds.
     """
     device = _device(device)
+    if megabytes is not None and megabytes <= 0:
+        raise InferlabError(f"megabytes is {megabytes}: it must be above 0")
+    size = round(megabytes * 1e6) if megabytes else _BYTES[device]
     every = 2 if quick else 1
     found = {}
     if _compiles_chains(device):
-        found["chain"] = _chains(device, _BYTES[device], STEPS[::every])
-    found["matmul"] = _products(device, (GPU_ROWS if device == "cuda" else ROWS)[::every])
+        found["chain"] = _chains(device, size, STEPS[::every])
+    rows = GPU_ROWS if device == "cuda" else ROWS
+    found["matmul"] = _products(device, size, rows[::every])
     return found
 
 
@@ -76,9 +90,17 @@ def points(sweep: Sweep, of: Callable[[Sequence[float]], float] = min) -> list[t
     ]
 
 
-def medians(found: Mapping[str, Sweep]) -> dict[str, list[tuple[float, float]]]:
-    """Return `points` of each sweep of a record, by the median of its samples."""
-    return {name: points(sweep, statistics.median) for name, sweep in found.items()}
+def rings(
+    found: Mapping[str, Sweep], of: Callable[[Sequence[float]], float] = min
+) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """Return `points` of every sweep by the format of its arithmetic, then by its label.
+
+    Sweeps of one format share a roof, so each format is a picture: {"fp32": {label: points}}.
+    """
+    shown: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for name, sweep in found.items():
+        shown.setdefault(sweep["dtype"], {})[LABELS[name]] = points(sweep, of)
+    return shown
 
 
 def _device(name: str | None) -> str:
@@ -104,14 +126,14 @@ def _chains(device: str, size: int, steps: Sequence[int], *, lone: bool = False)
     )
 
 
-def _products(device: str, rows: Sequence[int]) -> Sweep:
+def _products(device: str, size: int, rows: Sequence[int]) -> Sweep:
     """Time one matrix with ever more rows, by the kernels that the engine would take."""
     dtype, name = torch.float32, "fp32"
     if device == "cuda":
         modern = torch.cuda.get_device_capability() >= (8, 0)
         dtype, name = (torch.bfloat16, "bf16") if modern else (torch.float16, "fp16")
     k = _COLUMNS[device]
-    n = _BYTES[device] // dtype.itemsize // k
+    n = max(1, size // dtype.itemsize // k)
     weight = _random(n, k, device=device).to(dtype)
     work = {}
     for b in rows:
