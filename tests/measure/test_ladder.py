@@ -44,13 +44,7 @@ def test_compiled_loops_are_the_same_products(lanes):
 
 @needs_numba
 def test_only_a_sum_whose_order_may_change_becomes_simd():
-    import numba
-
-    row = numba.float32[::1]
-    loops = [
-        inspect.busiest_loop(ladder.compiled(ladder.dot, lanes=lanes), (row, row, numba.float32))
-        for lanes in (False, True)
-    ]
+    loops = [ladder.instructions(lanes=lanes) for lanes in (False, True)]
     assert [any(map(inspect.is_vector, loop)) for loop in loops] == [False, True]
     assert all(loop[-1].split()[0].startswith(("j", "b", "c", "t")) for loop in loops)
 
@@ -80,6 +74,12 @@ def test_without_numba_the_middle_of_the_ladder_is_named_as_missing(monkeypatch)
     assert rungs["BLAS"].flops > 0
     with pytest.raises(InferlabError, match="numba"):
         ladder.latency(1 << 16)
+
+
+def test_the_limits_are_those_of_a_cpu():
+    found = ladder.limits()
+    assert 1e8 < found.bandwidth < 2e12
+    assert 1e8 < found.flops < 2e14
 
 
 def test_a_problem_or_a_size_that_is_none_is_named():

@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from inferlab import machine
 from inferlab.errors import InferlabError, unknown
 from inferlab.kernels import backends
+from inferlab.kernels.cpu import inspect
 from inferlab.kernels.cpu.team import physical_cores
 
 RUNGS = ("Python loop", "compiled", "SIMD lanes", "threads", "BLAS")
@@ -54,6 +56,36 @@ class Rung:
     name: str
     flops: float | None
     lacks: str = ""
+
+
+class Limits(NamedTuple):
+    """What this CPU can do at best: bytes per second from memory, fp32 operations per second."""
+
+    bandwidth: float
+    flops: float
+
+
+def limits() -> Limits:
+    """Measure the CPU's own limits, also where there is a GPU: its readers, its best product."""
+    import torch
+
+    readers = machine.readers_of("cpu").values()
+    bandwidth = max(machine.READ_BYTES / _best(read, 0.2) for read in readers)
+    a, b = torch.rand(2, 1024, 1024)
+    return Limits(bandwidth, 2 * 1024**3 / _best(lambda: a @ b, 0.4))
+
+
+def instructions(*, lanes: bool) -> list[str]:
+    """Return the inner loop of `dot` in this CPU's instructions.
+
+    With `lanes` as compiled for the third rung, else as for the second. Raises InferlabError
+    without numba.
+    """
+    loop = compiled(dot, lanes=lanes)
+    import numba
+
+    row, number = numba.float32[::1], numba.float32
+    return inspect.busiest_loop(loop, (row, row, number))
 
 
 def compiled(loop: Callable[..., Any], *, lanes: bool) -> Any:
