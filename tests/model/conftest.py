@@ -55,6 +55,15 @@ CONFIGS = {
     "qwen3": Qwen3Config(**SIZES, head_dim=24, tie_word_embeddings=True),
 }
 
+# Beside those: sizes that fill no blocks of 32.
+ODD = {
+    "odd-columns": LlamaConfig(**SIZES | {"intermediate_size": 72}),
+    "all-odd-columns": LlamaConfig(
+        **SIZES | {"hidden_size": 40, "intermediate_size": 72, "num_attention_heads": 2},
+        head_dim=20,
+    ),
+}
+
 transformers.utils.logging.disable_progress_bar()
 
 
@@ -65,7 +74,7 @@ def _peer(name: str):
     At the default width (0.02) a wrong rotation moves no logit that a test could see.
     """
     torch.manual_seed(sum(name.encode()))
-    config = copy.deepcopy(CONFIGS[name])
+    config = copy.deepcopy((CONFIGS | ODD)[name])
     config._attn_implementation = "eager"
     peer = transformers.AutoModelForCausalLM.from_config(config).eval()
     for parameter_name, parameter in peer.named_parameters():

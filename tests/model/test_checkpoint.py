@@ -15,10 +15,12 @@ from safetensors.torch import load_file, save_file
 
 from inferlab.engine.kv_cache import ContiguousCache
 from inferlab.errors import InferlabError
+from inferlab.kernels.reference import rms_ratio
 from inferlab.model import checkpoint, config, gguf_tokenizer
 from inferlab.model.gguf import GGUF
 
 IDS = torch.randint(0, 131, (1, 40), generator=torch.Generator().manual_seed(0))
+MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
 TOKENS = [*(f"<{i}>" for i in range(128)), "a", "b", "ab"]
 
 
@@ -94,13 +96,103 @@ def test_a_gguf_file_gives_the_logits_of_its_folder(name, saved, tmp_path):
 )
 def test_narrow_files_load_what_their_blocks_say(kind, bound, saved, tmp_path):
     opened = checkpoint.open(as_gguf(saved("llama"), tmp_path / "x.gguf", kind=kind))
-    exact, near = checkpoint.open(saved("llama")).load().weights, opened.load().weights
-    for part in ("q", "k", "v", "o", "gate", "up", "down"):
+    exact = checkpoint.open(saved("llama")).load().weights
+    near = opened.load(quantize="none").weights
+    for part in MATRICES:
         expected = getattr(exact.layers[1], part)
         got = getattr(near.layers[1], part)
         error = (got - expected).abs().max() / expected.std()
         assert 0 < error < bound, part
         assert opened.stored(part, 1)[0].name == kind.name
+
+
+def formats(opened, **options):
+    """How many matrices are in each format, once loaded."""
+    return {name: len(held) for name, held in opened.load(**options).formats.items()}
+
+
+@pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_0, Kind.Q4_1])
+def test_blocks_stay_as_they_are_stored(kind, saved, tmp_path):
+    """By name and by value, q and k with their rows in order, and at the file's own size."""
+    opened = checkpoint.open(as_gguf(saved("llama"), tmp_path / "x.gguf", kind=kind))
+    model, wide = opened.load(), opened.load(quantize="none")
+    assert formats(opened) == {kind.name.lower(): 22}
+    assert formats(opened, quantize="none") == {"fp32": 22}
+    for layer, widened in zip(model.weights.layers, wide.weights.layers, strict=True):
+        for part in MATRICES:
+            assert torch.equal(getattr(layer, part).dequantise(), getattr(widened, part)), part
+        assert layer.attn_norm.dtype == torch.float32
+    stored = sum(opened.stored(part, i)[1].nbytes for part in MATRICES for i in range(3))
+    stored += opened.stored("head")[1].nbytes
+    assert model.streamed_bytes == stored + 7 * 64 * 4
+
+
+@pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_0, Kind.Q4_1])
+@pytest.mark.parametrize("name", ["llama", "llama-tied", "qwen2"])
+def test_a_pass_over_blocks_is_a_pass_over_what_they_widen_to(kind, name, saved, tmp_path):
+    opened = checkpoint.open(as_gguf(saved(name), tmp_path / "x.gguf", kind=kind))
+    kept, wide = logits(opened), logits(opened, quantize="none")
+    torch.testing.assert_close(kept, wide, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [None, Kind.F32, Kind.F16, Kind.BF16], ids=str)
+@pytest.mark.parametrize(
+    ("quantize", "expected", "bound"),
+    [("q8", {"q8_0": 22}, 0.01), ("q4", {"q4_1": 21, "q8_0": 1}, 0.15)],
+)
+def test_float_checkpoints_are_quantised_while_they_load(
+    kind, quantize, expected, bound, saved, tmp_path
+):
+    folder = saved("llama")
+    path = folder if kind is None else as_gguf(folder, tmp_path / "x.gguf", kind=kind)
+    opened = checkpoint.open(path)
+    assert formats(opened, quantize=quantize) == expected
+    near = opened.load(quantize=quantize).weights
+    exact = checkpoint.open(folder).load().weights
+    for part in MATRICES:
+        right = getattr(exact.layers[2], part)
+        assert 0 < rms_ratio(getattr(near.layers[2], part).dequantise(), right) < bound
+    assert rms_ratio(near.embedding.dequantise(), exact.embedding) < 0.01
+
+
+def test_blocks_of_a_file_are_not_rounded_again_to_more_bits(saved, tmp_path):
+    four = checkpoint.open(as_gguf(saved("llama"), tmp_path / "4.gguf", kind=Kind.Q4_0))
+    assert formats(four, quantize="q4") == formats(four, quantize="q8") == {"q4_0": 22}
+    eight = checkpoint.open(as_gguf(saved("llama"), tmp_path / "8.gguf", kind=Kind.Q8_0))
+    assert formats(eight, quantize="q8") == {"q8_0": 22}
+    assert formats(eight, quantize="q4") == {"q4_1": 21, "q8_0": 1}
+
+
+def test_case_40_what_fills_no_blocks_stays_float_and_is_counted(saved):
+    """Three `down` matrices of 72 columns among nineteen others of 64."""
+    opened = checkpoint.open(saved("odd-columns"))
+    assert formats(opened, quantize="q8") == {"q8_0": 19, "fp32": 3}
+    model = opened.load(quantize="q8")
+    assert all(isinstance(layer.down, torch.Tensor) for layer in model.weights.layers)
+    # Wide random weights amplify the rounding of eight bits.
+    assert rms_ratio(logits(opened, quantize="q8"), logits(opened)) < 0.2
+
+
+def test_case_40_a_model_without_any_such_matrix_is_refused(saved):
+    opened = checkpoint.open(saved("all-odd-columns"))
+    with pytest.raises(InferlabError, match="quantize q4: no matrix has a multiple of 32 columns"):
+        opened.load(quantize="q4")
+
+
+def test_norms_and_biases_are_never_quantised(saved):
+    layer = checkpoint.open(saved("qwen2")).load(quantize="q4").weights.layers[0]
+    for part in ("attn_norm", "mlp_norm", "q_bias", "k_bias", "v_bias"):
+        assert getattr(layer, part).dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_quantised_weights_serve_narrow_activations(dtype, saved):
+    opened = checkpoint.open(saved("llama-bias"))
+    model = opened.load(dtype=dtype, quantize="q8")
+    assert model.dtype == dtype
+    near = logits(opened, dtype=dtype, quantize="q8")
+    bound = {torch.bfloat16: 0.3, torch.float16: 0.05}[dtype]
+    assert rms_ratio(near, logits(opened, quantize="q8")) < bound
 
 
 def test_the_scaling_that_gguf_keeps_in_a_tensor_is_honoured(peer, saved, tmp_path):

@@ -7,10 +7,11 @@ rounding are those of ggml's `ggml-quants.c`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from inferlab.errors import InferlabError, unknown
@@ -21,7 +22,9 @@ BLOCK = 32
 ROW_SCALED = "int8"
 FOUR_BITS = ("q4_0", "q4_1")
 FORMATS = ("q8_0", *FOUR_BITS, ROW_SCALED)
-_SLICE = 1 << 20  # weights handled at a time: what is widened in between stays small
+# Weights widened at a time: on a CPU what a cache holds, on a GPU enough to keep it busy.
+_SLICE = {"cpu": 1 << 20}
+_LARGE_SLICE = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class Quantised:
             )
         if out is None:
             out = torch.empty(self.shape, dtype=dtype, device=self.device)
-        for part in _slices(self.shape):
+        for part in slices(self.shape, self.device):
             self._widen(part, out[part])
         return out
 
@@ -112,17 +115,16 @@ class Quantised:
         if self.format == ROW_SCALED:
             torch.mul(codes, scales[:, None], out=wide)
         else:
-            half = BLOCK // 2
-            blocks = wide.unflatten(1, (wide.shape[1] // BLOCK, BLOCK))  # [n, K / 32, 32]
+            blocks = wide.unflatten(1, (scales.shape[1], BLOCK))  # [n, K / 32, 32]
+            size = BLOCK // 2 if self.format in FOUR_BITS else BLOCK
+            packed = codes.unflatten(1, (scales.shape[1], size))
+            halves = [packed]
             if self.format in FOUR_BITS:
-                packed = codes.unflatten(1, (blocks.shape[1], half))
-                blocks[..., :half] = packed & 15
-                blocks[..., half:] = packed >> 4
-                if self.format == "q4_0":
-                    blocks -= 8
-                blocks *= scales[..., None]
-            else:
-                torch.mul(codes.view(blocks.shape), scales[..., None], out=blocks)
+                halves = [packed & 15, packed >> 4]
+            if self.format == "q4_0":
+                halves = [(half - 8).view(torch.int8) for half in halves]
+            for half, part in zip(halves, blocks.split(size, -1), strict=True):
+                torch.mul(half, scales[..., None], out=part)
             if self.mins is not None:
                 blocks += self.mins[rows].float()[..., None]
         if wide is not out:
@@ -158,14 +160,44 @@ def quantise(weight: Tensor, format: str) -> Quantised:
         raise InferlabError(
             f"weight is {weight.dtype} {list(weight.shape)}: quantise takes a float matrix [N, K]"
         )
-    rows, columns = weight.shape
     if format != ROW_SCALED:
-        _whole_blocks(columns, format)
-    parts = [_quantise(weight[part].float(), format) for part in _slices((rows, columns))]
+        _whole_blocks(weight.shape[1], format)
+    parts = [
+        _quantise(weight[part].float(), format) for part in slices(weight.shape, weight.device)
+    ]
     planes = [torch.cat(plane) for plane in zip(*parts, strict=True)]
     if not all(bool(plane.isfinite().all()) for plane in planes[1:]):
         raise InferlabError(f"weight holds values that are not finite, or too large for {format}")
     return Quantised(format, *planes)
+
+
+def linear(x: Tensor, weight: Tensor | Quantised, bias: Tensor | None = None) -> Tensor:
+    """Return x [..., K] times `weight` [N, K] transposed, plus bias [N]: [..., N].
+
+    A quantised matrix is widened some rows at a time into one small buffer, never as a whole.
+    """
+    if isinstance(weight, Tensor):
+        return F.linear(x, weight, bias)
+    rows, columns = weight.shape
+    flat = x.reshape(-1, columns)
+    y = x.new_empty(len(flat), rows)
+    buffer: Tensor | None = None
+    for part in slices(weight.shape, weight.device):
+        if buffer is None:
+            buffer = x.new_empty(part.stop, columns)
+        wide = weight.dequantise(x.dtype, part, out=buffer[: part.stop - part.start])
+        torch.mm(flat, wide.T, out=y[:, part])
+    if bias is not None:
+        y += bias
+    return y.view(*x.shape[:-1], rows)
+
+
+def slices(shape: Sequence[int], device: torch.device) -> Iterator[slice]:
+    """Yield the rows of a matrix in pieces to be widened one after the other; at least one."""
+    rows, columns = shape
+    step = max(1, _SLICE.get(device.type, _LARGE_SLICE) // columns)
+    for start in range(0, max(1, rows), step):
+        yield slice(start, min(start + step, rows))
 
 
 def _quantise(weight: Tensor, format: str) -> list[Tensor]:
@@ -208,12 +240,6 @@ def _rounded(values: Tensor) -> Tensor:
     """Round to the nearest whole number, halves away from zero as in C."""
     whole = values.abs().floor()
     return (whole + (2 * (values.abs() - whole)).floor()).copysign(values)
-
-
-def _slices(shape: tuple[int, int]) -> Iterator[slice]:
-    rows, columns = shape
-    step = max(1, _SLICE // max(1, columns))
-    yield from (slice(start, min(start + step, rows)) for start in range(0, max(1, rows), step))
 
 
 def _known(format: str) -> None:

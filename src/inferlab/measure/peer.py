@@ -156,7 +156,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     found = checkpoint.open(sources.find(options.model))
-    model = found.load(torch.device(options.device), getattr(torch, options.dtype))
+    model = found.load(torch.device(options.device), getattr(torch, options.dtype), "none")
     prompt = json.loads(sys.stdin.readline())
     run, token = step(model, prompt), prompt[-1]
     print(json.dumps("ready"), flush=True)

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from inferlab.errors import InferlabError
+from inferlab.kernels.quantised import from_blocks
 
 SCALARS = {
     0: "B",
@@ -57,38 +59,19 @@ def _bf16(block: Array) -> Array:
     return (upper << 16).view(np.float32)
 
 
-def _q8_0(block: Array) -> Array:
-    weights = block[:, 2:].view(np.int8).astype(np.float32)
-    weights *= _floats(block[:, :2], np.float16)
-    return weights
+def _quantised(name: str) -> Callable[[Array], Array]:
+    def widen(block: Array) -> Array:
+        return from_blocks(torch.from_numpy(block.copy()), name).dequantise().numpy()
 
-
-def _q4_0(block: Array) -> Array:
-    weights = _nibbles(block[:, 2:]) - np.float32(8)
-    weights *= _floats(block[:, :2], np.float16)
-    return weights
-
-
-def _q4_1(block: Array) -> Array:
-    weights = _nibbles(block[:, 4:]).astype(np.float32)
-    scale_and_minimum = _floats(block[:, :4], np.float16)
-    weights *= scale_and_minimum[:, :1]
-    weights += scale_and_minimum[:, 1:]
-    return weights
-
-
-def _nibbles(packed: Array) -> Array:
-    """Unpack [N, 16] bytes to [N, 32] codes; byte i holds weight i (low) and i + 16 (high)."""
-    packed = np.ascontiguousarray(packed)
-    return np.concatenate([packed & 15, packed >> 4], axis=1)
+    return widen
 
 
 FORMATS = {
     0: Format("F32", 1, 4, lambda b: _floats(b, np.float32)),
     1: Format("F16", 1, 2, lambda b: _floats(b, np.float16)),
-    2: Format("Q4_0", 32, 18, _q4_0),
-    3: Format("Q4_1", 32, 20, _q4_1),
-    8: Format("Q8_0", 32, 34, _q8_0),
+    2: Format("Q4_0", 32, 18, _quantised("q4_0")),
+    3: Format("Q4_1", 32, 20, _quantised("q4_1")),
+    8: Format("Q8_0", 32, 34, _quantised("q8_0")),
     30: Format("BF16", 1, 2, _bf16),
 }
 

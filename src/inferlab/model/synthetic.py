@@ -7,6 +7,7 @@ chip draws less power for zeros and then runs faster.
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,7 +59,8 @@ def transformer(
         return quantise(tensor, format) if format and tensor.dim() == 2 else tensor
 
     def layer() -> Layer:
-        return Layer(**{name: matrix(name, s) for name, s in layer_shapes(config).items()})
+        parts: dict[str, Any] = {name: matrix(name, s) for name, s in layer_shapes(config).items()}
+        return Layer(**parts)
 
     shapes = model_shapes(config)
     embedding = matrix("embedding", shapes["embedding"])
