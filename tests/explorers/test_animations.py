@@ -11,7 +11,7 @@ import pytest
 from inferlab.errors import InferlabError
 from inferlab.explorers import hardware as machines
 from inferlab.explorers import html, scenes
-from inferlab.theory import costs, formats, hardware, limits, models, roofline
+from inferlab.theory import costs, formats, hardware, limits, models, roofline, trends
 
 LLAMA, SMOL = models.get("llama-2-70b"), models.get("smollm2-135m")
 H100, H200, CPU = (hardware.get(name) for name in ("h100-sxm", "h200-sxm", "epyc-9654"))
@@ -41,6 +41,7 @@ DATA = {
     "shared-trip": scenes.shared_trip_data(LLAMA, H100),
     "waves": machines.waves_data(XEON, H100),
     "tiles": machines.tile_loads_data(),
+    "memory-wall": scenes.memory_wall_data(),
 }
 NAMES = list(DATA)
 
@@ -116,6 +117,7 @@ def test_shared_trips_are_theorys_passes():
         lambda: scenes.shared_trip(LLAMA, H100),
         lambda: machines.waves(XEON, H100),
         lambda: machines.tile_loads(),
+        lambda: scenes.memory_wall(),
     ],
 )
 def test_an_animation_comes_with_words_and_a_still(show):
@@ -331,6 +333,18 @@ def test_the_slider_of_the_shared_trip_sets_every_number(film):
 
 
 @pytest.mark.browser
+def test_the_memory_wall_names_the_gap_of_the_way_one_counts(film):
+    page = film("memory-wall", reduced_motion=True).page
+    for counting in trends.COUNTINGS:
+        page.get_by_text(counting, exact=True).click()
+        last = trends.history(counting)[-1]
+        said = page.locator(".caption").inner_text()
+        assert last.chip.name.split()[0] in said
+        gained = last.gap if last.gap > 1 else 1 / last.gap
+        assert f"{gained:.3g}×" in said
+        assert ("on arithmetic" in said) == (last.gap < 1)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_twice_on_a_page_it_still_works(visit, name):
     one = html(name, DATA[name], alt="one")

@@ -19,11 +19,13 @@ from inferlab.figures import (
     machine,
     parts,
     passes,
+    pins,
     roofline,
     step,
     stills,
     style,
     sweep,
+    wall,
 )
 from inferlab.theory import costs, hardware, limits, models, nominal
 from inferlab.theory import roofline as roofs
@@ -78,6 +80,9 @@ FIGURES = {
     "memories": lambda: inside.memories(H100),
     "programs": lambda: inside.programs([at // 16 for at in range(70)], 16, 70),
     "waves still": lambda: inside.waves(machines.waves_data(CPUS[0], H100)),
+    "pins": pins.plot,
+    "wall": lambda: wall.bars("k20x", "b200-sxm", "32 bit"),
+    "memory-wall still": lambda: stills.memory_wall(scenes.memory_wall_data()),
     "tiles still": lambda: inside.tiles(machines.tile_loads_data()),
 }
 

@@ -94,6 +94,14 @@ def test_claim_10_the_matmul_factory_is_the_tensor_core():
     assert H100.flops["bf16"] / (H100.flops["bf16"] + H100.flops["fp32"]) == about(0.93)
 
 
+def test_claim_11_gpus_came_before_the_networks_and_tensor_cores_after():
+    years = list(trends.GPU_YEARS)
+    assert years == sorted(years)
+    assert years[0] < 2012 < trends.TRANSFORMER_YEAR <= years[-1]
+    first = min(chip.year for chip in hardware.all() if "fp16" in chip.flops and chip.year > 2016)
+    assert first >= years[-1]  # the first chip of the catalog with tensor cores
+
+
 # B. Attention
 
 
@@ -794,3 +802,22 @@ def test_claim_117_batches_trade_a_users_pace_for_the_servers():
     assert (PUBLISHED[196].value, PUBLISHED[208].value) == (51.67, 917.26)
     assert (PUBLISHED[194].value, PUBLISHED[206].value) == (18.58, 92.91)
     assert 128 / PUBLISHED[223].seconds == about(10_815)
+
+
+@pytest.mark.parametrize(
+    ("counting", "compute", "gap"),
+    [
+        ("64 bit", 51.1, 3.8),
+        ("32 bit", 17.0, 1.27),
+        ("16 bit", 251, 18.7),
+        ("narrowest", 503, 37.5),
+    ],
+)
+def test_claim_31_history_ends_where_two_datasheets_do(counting, compute, gap):
+    """The table of the ledger: K20X to H100, counted in four ways."""
+    last = next(g for g in trends.history(counting) if g.chip.key == "h100-sxm")
+    assert last.compute == about(compute)
+    assert last.bandwidth == about(13.4)
+    assert last.gap == about(gap)
+    first = trends.history(counting)[0]
+    assert (first.compute, first.bandwidth) == (1, 1)

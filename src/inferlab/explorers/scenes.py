@@ -14,7 +14,7 @@ from typing import Any
 from inferlab.errors import InferlabError
 from inferlab.explorers import Explorer, show
 from inferlab.figures import stills, style
-from inferlab.theory import costs, formats, limits, roofline, units
+from inferlab.theory import costs, formats, limits, roofline, trends, units
 from inferlab.theory.costs import Cost
 from inferlab.theory.hardware import Hardware
 from inferlab.theory.shapes import ModelShape
@@ -87,6 +87,21 @@ def shared_trip(
         "two bars show the time of its arithmetic and of its bytes."
     )
     return _show("shared-trip", data, alt)
+
+
+def memory_wall(start: str = "16 bit") -> Explorer:
+    """Return animation "memory-wall": compute and bandwidth over the years. See its `_data`."""
+    data = memory_wall_data(start)
+    ends = ", ".join(
+        f"{one['label']} {one['points'][-1]['compute'] / one['points'][-1]['moved']:.3g} times"
+        for one in data["countings"]
+    )
+    points = data["countings"][0]["points"]
+    alt = (
+        f"Growth of arithmetic and of bandwidth from {points[0]['name']} to {points[-1]['name']}, "
+        f"chip by chip. How far arithmetic is ahead depends on how it is counted: {ends}."
+    )
+    return _show("memory-wall", data, alt)
 
 
 def _show(name: str, data: Mapping[str, Any], alt: str) -> Explorer:
@@ -248,6 +263,37 @@ def shared_trip_data(
         "slow": _round(4 / alone),
         "formats": shown,
     }
+
+
+def memory_wall_data(start: str = "16 bit") -> dict[str, Any]:
+    """Return what animation "memory-wall" shows: `trends.history`, counted in every way."""
+    return {
+        "start": start,
+        "countings": [
+            {
+                "key": key,
+                "label": key,
+                "points": [
+                    {
+                        "name": _short(each.chip.name),
+                        "year": each.chip.year,
+                        "dtype": each.dtype,
+                        "flops": each.flops,
+                        "bandwidth": each.chip.bandwidth,
+                        "compute": each.compute,
+                        "moved": each.bandwidth,
+                    }
+                    for each in trends.history(key)
+                ],
+            }
+            for key in trends.COUNTINGS
+        ],
+    }
+
+
+def _short(name: str) -> str:
+    """Return a chip's name without its family and board: "V100"."""
+    return next(word for word in name.split() if word != "Tesla")
 
 
 def _round(value: float) -> float:

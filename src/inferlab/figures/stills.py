@@ -169,3 +169,27 @@ def _end(text: str, most: int = 36) -> str:
 def _seen(text: str) -> str:
     """Return a token as a reader sees it: no leading space, line breaks by a sign."""
     return text.replace("\n", "↵").strip() or "␣"
+
+
+def memory_wall(data: Mapping[str, Any]) -> Figure:
+    """Draw how far arithmetic, counted in each way, and bandwidth have grown, chip by chip."""
+    countings = data["countings"]
+    points = countings[0]["points"]
+    gaps = [one["points"][-1]["compute"] / one["points"][-1]["moved"] for one in countings]
+    figure, axes = canvas(
+        f"From {points[0]['name']} to {points[-1]['name']} arithmetic gained {min(gaps):.1f} to "
+        f"{max(gaps):.0f} times on bandwidth: it depends on the format",
+        3.7,
+    )
+    places = range(len(points))
+    for one in countings:
+        growth = [point["compute"] for point in one["points"]]
+        axes.plot(places, growth, color=PALETTE["compute"], linewidth=1.8)
+        note(axes, places[-1] + 0.15, growth[-1], one["label"], "compute", va="center", fontsize=10)
+    moved = [point["moved"] for point in points]
+    axes.plot(places, moved, color=PALETTE["bytes"], linewidth=3)
+    note(axes, places[-1] + 0.15, moved[-1] * 1.25, "bandwidth", "bytes", fontsize=10)
+    axes.set(yscale="log", ylabel=f"times what {points[0]['name']} had")
+    axes.set_xlim(-0.3, len(points) + 0.6)
+    axes.set_xticks(places, [f"{p['name']}\n{p['year']}" for p in points], fontsize=9)
+    return figure

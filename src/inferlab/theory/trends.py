@@ -2,12 +2,87 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from inferlab.errors import unknown
+from inferlab.theory import hardware
 from inferlab.theory.hardware import Hardware
 
 # Wulf and McKee, "Hitting the Memory Wall: Implications of the Obvious", 1995; Vaswani et al.,
 # "Attention Is All You Need", 2017.
 MEMORY_WALL_YEAR = 1995
 TRANSFORMER_YEAR = 2017
+
+# NVIDIA's CUDA toolkit 1.0; Krizhevsky, Sutskever and Hinton, "ImageNet Classification with Deep
+# Convolutional Neural Networks", trained on two GTX 580; NVIDIA's V100 whitepaper.
+GPU_YEARS: Mapping[int, str] = MappingProxyType(
+    {
+        2007: "CUDA: any program may run on a GPU",
+        2012: "AlexNet wins ImageNet, trained on two gaming cards",
+        2017: "V100: the first tensor cores",
+    }
+)
+
+#: One maker's largest server GPUs, oldest first.
+LINE = (
+    "k20x",
+    "k40",
+    "p100-sxm2",
+    "v100-sxm2-32gb",
+    "a100-sxm-80gb",
+    "h100-sxm",
+    "h200-sxm",
+    "b200-sxm",
+)
+#: Ways to count arithmetic: the formats that each accepts, of which a chip gives the first it has.
+COUNTINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "64 bit": ("fp64",),
+        "32 bit": ("fp32",),
+        "16 bit": ("bf16", "fp16", "fp32"),
+        "narrowest": ("fp4", "fp8", "bf16", "fp16", "fp32"),
+    }
+)
+
+
+class Generation(NamedTuple):
+    """One chip of `LINE`: its rates, and how many times those of the first chip they are."""
+
+    chip: Hardware
+    dtype: str
+    flops: float
+    compute: float
+    bandwidth: float
+
+    @property
+    def gap(self) -> float:
+        """Growth of compute over growth of bandwidth."""
+        return self.compute / self.bandwidth
+
+
+def history(counting: str) -> list[Generation]:
+    """Return how far compute, counted one way, and bandwidth had grown with each chip of `LINE`.
+
+    `counting` is one of `COUNTINGS`. Rates are dense; the year is `chip.year`.
+    """
+    if counting not in COUNTINGS:
+        raise unknown("counting", counting, COUNTINGS)
+    first = hardware.get(LINE[0])
+    found = []
+    for key in LINE:
+        chip = hardware.get(key)
+        dtype, before = (
+            next(d for d in COUNTINGS[counting] if d in each.flops) for each in (chip, first)
+        )
+        rate = chip.flops[dtype]
+        growth = rate / first.flops[before]
+        found.append(Generation(chip, dtype, rate, growth, bandwidth_growth(first, chip)))
+    return found
 
 
 def compute_growth(older: Hardware, newer: Hardware, before: str, after: str = "") -> float:
