@@ -8,6 +8,7 @@ import pytest
 
 from inferlab.errors import InferlabError
 from inferlab.theory import hardware, inside
+from inferlab.theory.trends import TRANSFORMER_YEAR
 
 H100, A100, T4 = (hardware.get(name) for name in ("h100-sxm", "a100-sxm-80gb", "t4"))
 EPYC, XEON = hardware.get("epyc-9654"), hardware.get("xeon-8480")
@@ -63,6 +64,14 @@ def test_claim_10_lanes_come_in_warps_and_tensor_cores_do_the_rest():
     assert steps["matrix units"] / (steps["matrix units"] + steps["all cores"]) == pytest.approx(
         0.93, abs=0.01
     )
+
+
+def test_claim_11_gpus_came_before_the_networks_and_tensor_cores_after():
+    years = list(inside.GPU_YEARS)
+    assert years == sorted(years)
+    assert years[0] < 2012 < TRANSFORMER_YEAR <= years[-1]
+    first = min(chip.year for chip in hardware.all() if "fp16" in chip.flops and chip.year > 2016)
+    assert first >= years[-1]  # the first chip of the catalog with tensor cores
 
 
 def test_one_lane_is_as_fast_on_a_gpu_as_on_a_cpu():

@@ -66,6 +66,16 @@ _SHARED_BYTES_PER_CLOCK = 32 * 4  # 32 banks of 4 bytes, same guide, "Shared Mem
 # doi:10.1016/j.ultsonch.2023.106546 (8,986 GB/s at 1,755 MHz). Measurements find less.
 _L2_BYTES_PER_CLOCK = 5120
 
+# NVIDIA's CUDA toolkit 1.0; Krizhevsky, Sutskever and Hinton, "ImageNet Classification with Deep
+# Convolutional Neural Networks", trained on two GTX 580; NVIDIA's V100 whitepaper.
+GPU_YEARS: Mapping[int, str] = MappingProxyType(
+    {
+        2007: "CUDA: any program may run on a GPU",
+        2012: "AlexNet wins ImageNet, trained on two gaming cards",
+        2017: "V100: the first tensor cores",
+    }
+)
+
 
 def lanes_per_core(hardware: Hardware) -> int:
     """Return the fp32 multiply-adds that one core, or SM, finishes in a clock."""
