@@ -98,7 +98,7 @@ def _softmax(at: Place) -> Iterator[Case]:
 def _matmul(at: Place) -> Iterator[Case]:
     from inferlab.kernels.gpu import matmul as gpu
 
-    size = at.pick(512, 1024, 8192)
+    size = at.pick(256, 1024, 8192)
 
     def make() -> Work:
         a, b = at.draw(size, size), at.draw(size, size)
@@ -108,7 +108,35 @@ def _matmul(at: Place) -> Iterator[Case]:
     yield Case("matmul", f"{size:,} square", ("matmul",), make, memory_bound=False)
 
 
-_CASES: tuple[Callable[[Place], Iterator[Case]], ...] = (_vector_add, _softmax, _matmul)
+def _decode_attention(at: Place) -> Iterator[Case]:
+    from inferlab.kernels.gpu import decode_attention as gpu
+
+    heads, kv_heads, size = at.pick(8, 32, 32), at.pick(2, 8, 8), 128
+    length = at.pick(1024, 4096, 32768)
+
+    def make() -> Work:
+        q = at.draw(1, heads, size)
+        k, v = (at.draw(1, kv_heads, length, size) for _ in range(2))
+        seen = torch.full((1,), length, device=at.device)
+        table = torch.zeros(1, 1, dtype=torch.int32, device=at.device)
+        fewest = gpu.traffic(length, heads, kv_heads, size, q.element_size())
+
+        def run(backend: str) -> Tensor:
+            pages = table if backend == "triton" else None
+            return ops.decode_attention(q, k, v, seen, table=pages, backend=backend)
+
+        return Work(run, fewest, 4 * heads * size * length)
+
+    label = f"{heads} heads on {kv_heads}, {length:,} positions"
+    yield Case("decode_attention", label, ("decode_attention",), make)
+
+
+_CASES: tuple[Callable[[Place], Iterator[Case]], ...] = (
+    _vector_add,
+    _softmax,
+    _matmul,
+    _decode_attention,
+)
 
 
 def cases(at: Place, names: Iterable[str] | None = None) -> list[Case]:

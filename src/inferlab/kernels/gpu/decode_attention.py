@@ -99,7 +99,7 @@ def attend_kernel(  # type: ignore[no-untyped-def]
         keys = tl.load(k_at[:, None] + d[None, :], mask=inside, other=0.0)  # [TILE, WIDTH]
         values = tl.load(v_at[:, None] + d[None, :], mask=inside, other=0.0)
         if DOT:
-            scores = tl.dot(query, tl.trans(keys)) * scale  # [ROWS, TILE], of base 2
+            scores = tl.dot(query, keys.T) * scale  # [ROWS, TILE], of base 2
             scores = tl.where(seen[None, :], scores, float("-inf"))
             highest = tl.maximum(peak, tl.max(scores, 1))
             fade = tl.exp2(peak - highest)
