@@ -121,7 +121,9 @@ class GpuDecoder:
             raise InferlabError("the cache is not in the memory of this decoder's recorded steps")
         size = next(size for size in SIZES if size >= rows)
         if size not in self._steps:
-            self._steps[size] = _Step(self.transformer, self.pages, self._angles, size, self.columns)
+            self._steps[size] = _Step(
+                self.transformer, self.pages, self._angles, size, self.columns
+            )
         step = self._steps[size]
         step.put(ids, cache.lengths, cache.table)
         step.run(self.graphs)
@@ -250,13 +252,16 @@ def _join(layer: Layer) -> Matrix | None:
     if isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor):
         whole, (layer.q, layer.k, layer.v) = _side_by_side([q, k, v])
         return whole
-    if not all(isinstance(m, Quantised) and m.format == q.format for m in (q, k, v)):
+    matrices = [m for m in (q, k, v) if isinstance(m, Quantised)]
+    formats = {m.format for m in matrices}
+    if len(matrices) < 3 or len(formats) > 1:
         return None
-    planes = [_side_by_side(p) for p in zip(*(_planes(m) for m in (q, k, v)), strict=True)]
+    (format,) = formats
+    planes = [_side_by_side(p) for p in zip(*(_planes(m) for m in matrices), strict=True)]
     layer.q, layer.k, layer.v = (
-        Quantised(q.format, *parts) for parts in zip(*(parts for _, parts in planes), strict=True)
+        Quantised(format, *parts) for parts in zip(*(parts for _, parts in planes), strict=True)
     )
-    return Quantised(q.format, *(whole for whole, _ in planes))
+    return Quantised(format, *(whole for whole, _ in planes))
 
 
 def _planes(matrix: Quantised) -> list[Tensor]:
@@ -266,10 +271,9 @@ def _planes(matrix: Quantised) -> list[Tensor]:
 def _side_by_side(parts: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
     """Return tensors [n, ...] in one piece, and as parts of it; they move only if they must."""
     sizes = [len(part) for part in parts]
-    ends = itertools.accumulate((part.nbytes for part in parts), initial=parts[0].data_ptr())
     memory = {part.untyped_storage().data_ptr() for part in parts}
-    follow = all(p.is_contiguous() and p.data_ptr() == at for p, at in zip(parts, ends))
-    if len(memory) == 1 and follow:
+    follow = all(a.data_ptr() + a.nbytes == b.data_ptr() for a, b in itertools.pairwise(parts))
+    if len(memory) == 1 and follow and all(part.is_contiguous() for part in parts):
         whole = parts[0].as_strided((sum(sizes), *parts[0].shape[1:]), parts[0].stride())
     else:
         whole = torch.cat(list(parts))

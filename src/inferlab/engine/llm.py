@@ -25,6 +25,7 @@ from inferlab.model.transformer import Transformer
 
 if TYPE_CHECKING:
     from inferlab.engine.chat import Chat
+    from inferlab.engine.gpu_decode import GpuDecoder
 
 Prompt = str | list[int]
 
@@ -36,9 +37,10 @@ DTYPES = {
     "fp16": torch.float16,
     "float16": torch.float16,
 }
-KERNELS = ("auto", "simd", "torch")
+KERNELS = ("auto", "simd", "triton", "torch")
 MAX_THREADS = 1024
 _FIRST_SLOTS = 256
+_GPU_SLOTS = 256  # a GPU's kernels are compiled for a capacity: let there be few
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,8 @@ class LLM:
             torch.set_num_threads(threads)
         self.model, self.tokenizer = model, tokenizer
         self.name = name or model.config.name
-        self.kernels, self.simd = kernels, simd and kernels != "torch"
+        self.kernels, self.simd = kernels, simd and kernels in ("auto", "simd")
+        self.triton = _takes_triton(model, kernels)
         if self.simd:
             cpu_decode.prepare()
         self.eos_ids = model.config.eos_ids | (tokenizer.eos_ids if tokenizer else frozenset())
@@ -102,7 +105,7 @@ class LLM:
         """Of the sequence that `prefill` began."""
         self._threads = threads
         self._shape = model.config.shape()
-        self._decoder: cpu_decode.CpuDecoder | None = None
+        self._decoder: cpu_decode.CpuDecoder | GpuDecoder | None = None
 
     @classmethod
     def load(
@@ -119,22 +122,19 @@ class LLM:
 
         `device` is auto, cpu or cuda. `dtype` auto is float32 on a CPU, and on a GPU bfloat16
         where it has that, float16 where not. `kernels` auto decodes by the SIMD kernels on a CPU
-        in float32, else by torch.
+        in float32 and by Triton's on a GPU, else by torch; triton on a CPU is its interpreter.
         """
         _check_choices(kernels, threads)
+        checkpoint.check_quantize(quantize)
         where = _device(device)
         number = _dtype(dtype, where)
-        if quantize not in (None, "none"):
-            if quantize not in ("q8", "q4"):
-                raise unknown("quantize", str(quantize), ("q8", "q4", "none"))
-            raise InferlabError(f"quantize {quantize} comes with the next version: use none")
         path = sources.find(source)
         found = checkpoint.open(path)
         name = path.stem if path.is_file() else str(source)
         tokenizer = found.tokenizer()
-        if where.type == "cpu" and number == torch.float32 and kernels != "torch":
+        if where.type == "cpu" and number == torch.float32 and kernels in ("auto", "simd"):
             cpu_decode.prepare()  # compiles while the weights are read
-        model = found.load(where, number)
+        model = found.load(where, number, quantize or "none")
         llm = cls(model, tokenizer, name=name, kernels=kernels, threads=threads)
         llm.warm_up(wait=False)
         return llm
@@ -151,7 +151,8 @@ class LLM:
         """
         if self.simd:
             cpu_decode.ready(None if wait else 0)
-        cache = ContiguousCache(self.model.config, 1, 4, self.model.device, self.model.dtype)
+        slots = _GPU_SLOTS if self.triton else 4
+        cache = ContiguousCache(self.model.config, 1, slots, self.model.device, self.model.dtype)
         ids = torch.zeros(1, 2, dtype=torch.int64, device=self.model.device)
         self.model.forward(ids, cache.positions(2), cache)
         sample(self._decode([0], cache), [SamplingParams()], [Random()])
@@ -289,6 +290,8 @@ class LLM:
     def new_cache(self, requests: Sequence[Request]) -> ContiguousCache:
         """Return a cache for requests, with room for their prompts and the first of the answers."""
         slots = max(min(r.slots, len(r.prompt_ids) + _FIRST_SLOTS) for r in requests)
+        if self.triton:
+            slots = -(-slots // _GPU_SLOTS) * _GPU_SLOTS
         return ContiguousCache(
             self.model.config, len(requests), slots, self.model.device, self.model.dtype
         )
@@ -322,13 +325,23 @@ class LLM:
 
     def _decode(self, tokens: list[int], cache: ContiguousCache) -> Tensor:
         """Run one token a row: float32 logits [B, V]."""
-        ids = torch.tensor(tokens, device=self.model.device)
+        ids = torch.tensor(tokens)
+        if self.triton:
+            from inferlab.engine import gpu_decode
+
+            if cache.batch <= gpu_decode.MAX_BATCH:
+                known = self._decoder
+                if not isinstance(known, gpu_decode.GpuDecoder) or not known.serves(cache):
+                    known = self._decoder = gpu_decode.GpuDecoder(self.model, cache)
+                return known.step(ids, cache)
         simd = self.simd and (self.kernels == "simd" or cpu_decode.ready())
         if simd and cache.batch <= cpu_decode.MAX_BATCH:
-            if self._decoder is None or self._decoder.cache is not cache:
-                self._decoder = cpu_decode.CpuDecoder(self.model, cache, threads=self._threads)
-            return self._decoder.step(ids)
-        return self.model.forward(ids[:, None], cache.positions(1), cache)
+            own = self._decoder
+            if not isinstance(own, cpu_decode.CpuDecoder) or own.cache is not cache:
+                own = cpu_decode.CpuDecoder(self.model, cache, threads=self._threads)
+                self._decoder = own
+            return own.step(ids)
+        return self.model.forward(ids[:, None].to(self.model.device), cache.positions(1), cache)
 
     def _take(self, running: list[Request], logits: Tensor) -> None:
         """Sample the next token of each row [B, V] and hand it over."""
@@ -382,6 +395,20 @@ def _check_choices(kernels: str, threads: int | None) -> None:
         raise InferlabError(
             f"threads must be a whole number from 1 to {MAX_THREADS}, not {threads!r}"
         )
+
+
+def _takes_triton(model: Transformer, kernels: str) -> bool:
+    """Whether Triton's kernels decode: on a GPU, or wherever they are asked for."""
+    if kernels != "triton" and (kernels != "auto" or model.device.type != "cuda"):
+        return False
+    from inferlab.engine import gpu_decode  # not before: Triton takes half a second to import
+
+    fits = gpu_decode.supports(model)
+    if kernels == "triton" and not fits:
+        raise InferlabError(
+            "kernels triton needs Triton, and a GPU or (slowly) a float32 or float16 model on a CPU"
+        )
+    return fits
 
 
 def _device(name: str) -> torch.device:
