@@ -39,7 +39,7 @@ def why_not() -> str | None:
     """Say why traffic cannot be counted here; None if it can."""
     if not backends.has_triton():
         return "counting traffic needs Triton, which is not installed (or hidden)"
-    if importlib.util.find_spec("triton_viz") is None:
+    if not importlib.util.find_spec("triton_viz"):
         return "counting traffic needs triton-viz: pip install 'inferlab[test]'"
     from inferlab.kernels.gpu import dsl
 
