@@ -1,8 +1,14 @@
-"""Triton kernels run on the GPU if there is one, and in Triton's interpreter otherwise."""
+"""Triton kernels run on the GPU if there is one, and in Triton's interpreter otherwise.
+
+With INFERLAB_SANITIZE=1 every load and store of every test here is held against the tensors that
+the kernel was given, which takes a few times as long.
+"""
 
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -20,6 +26,19 @@ def device() -> str:
 def _triton_is_here() -> None:
     if not backends.has_triton():
         pytest.skip("Triton is not here")
+
+
+@pytest.fixture(autouse=True)
+def _within_bounds() -> Iterator[None]:
+    if os.environ.get("INFERLAB_SANITIZE") != "1":
+        yield
+        return
+    from inferlab.kernels.gpu import compiled
+    from inferlab.measure import traffic
+
+    with traffic.counting(*compiled.ops().values()) as found:
+        yield
+    assert found.outside == 0
 
 
 @pytest.fixture(autouse=True)
