@@ -42,6 +42,7 @@ DATA = {
     "waves": machines.waves_data(XEON, H100),
     "tiles": machines.tile_loads_data(),
     "memory-wall": scenes.memory_wall_data(),
+    "ceiling": scenes.ceiling_data(LLAMA, H100),
 }
 NAMES = list(DATA)
 
@@ -118,6 +119,7 @@ def test_shared_trips_are_theorys_passes():
         lambda: machines.waves(XEON, H100),
         lambda: machines.tile_loads(),
         lambda: scenes.memory_wall(),
+        lambda: scenes.ceiling(LLAMA, H100),
     ],
 )
 def test_an_animation_comes_with_words_and_a_still(show):
@@ -343,6 +345,28 @@ def test_the_memory_wall_names_the_gap_of_the_way_one_counts(film):
         gained = last.gap if last.gap > 1 else 1 / last.gap
         assert f"{gained:.3g}×" in said
         assert ("on arithmetic" in said) == (last.gap < 1)
+
+
+def test_walls_are_theorys_ceilings():
+    for wall in DATA["ceiling"]["walls"]:
+        rate = limits.decode_ceiling(
+            LLAMA, H100, 0, wall["users"], dtype=wall["dtype"], chips=wall["chips"]
+        )
+        assert wall["total"] == pytest.approx(rate)
+        assert wall["user"] == pytest.approx(rate / wall["users"])
+    shares = [stage["share"] for stage in DATA["ceiling"]["stages"]]
+    assert shares == pytest.approx([0.15, 0.70, 0.92, 1.0], abs=0.005)
+
+
+def test_an_attack_moves_the_wall_and_the_sum_says_where(film):
+    page = film("ceiling", reduced_motion=True).page
+    said = page.locator(".sum")
+    assert "24.4 tokens/s" in said.inner_text()
+    page.get_by_role("group", name="Chips").get_by_text("2", exact=True).click()
+    assert "48.8 tokens/s" in said.inner_text()
+    page.get_by_role("group", name="Users").get_by_text("8", exact=True).click()
+    assert "together" in said.inner_text()
+    assert page.locator(".old").count() == 2
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -82,6 +82,8 @@ FIGURES = {
     "waves still": lambda: inside.waves(machines.waves_data(CPUS[0], H100)),
     "pins": pins.plot,
     "wall": lambda: wall.bars("k20x", "b200-sxm", "32 bit"),
+    "reached": lambda: wall.reached(20.0, 24.0, "a chip"),
+    "ceiling still": lambda: stills.ceiling(scenes.ceiling_data(LLAMA, H100)),
     "memory-wall still": lambda: stills.memory_wall(scenes.memory_wall_data()),
     "tiles still": lambda: inside.tiles(machines.tile_loads_data()),
 }

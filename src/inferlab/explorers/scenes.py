@@ -14,7 +14,7 @@ from typing import Any
 from inferlab.errors import InferlabError
 from inferlab.explorers import Explorer, show
 from inferlab.figures import stills, style
-from inferlab.theory import costs, formats, limits, roofline, trends, units
+from inferlab.theory import costs, formats, limits, measurements, roofline, trends, units
 from inferlab.theory.costs import Cost
 from inferlab.theory.hardware import Hardware
 from inferlab.theory.shapes import ModelShape
@@ -102,6 +102,18 @@ def memory_wall(start: str = "16 bit") -> Explorer:
         f"chip by chip. How far arithmetic is ahead depends on how it is counted: {ends}."
     )
     return _show("memory-wall", data, alt)
+
+
+def ceiling(shape: ModelShape, hardware: Hardware, context: int = 0) -> Explorer:
+    """Return animation "ceiling": a counter that hits its limit. See `ceiling_data`."""
+    data = ceiling_data(shape, hardware, context)
+    walls = data["walls"]
+    alt = (
+        f"Tokens a second of {shape.name} on {hardware.name}: engines come nearer and nearer to a "
+        f"limit of {walls[0]['user']:.3g} a user, and none passes it. More chips, smaller weights "
+        f"and more users move it, up to {max(wall['total'] for wall in walls):,.0f} together."
+    )
+    return _show("ceiling", data, alt)
 
 
 def _show(name: str, data: Mapping[str, Any], alt: str) -> Explorer:
@@ -289,6 +301,62 @@ def memory_wall_data(start: str = "16 bit") -> dict[str, Any]:
             for key in trends.COUNTINGS
         ],
     }
+
+
+def ceiling_data(
+    shape: ModelShape,
+    hardware: Hardware,
+    context: int = 0,
+    *,
+    chips: Sequence[int] = (1, 2, 4, 8),
+    dtypes: Sequence[str] = ("bf16", "fp8", "int4"),
+    users: Sequence[int] = (1, 8, 64),
+) -> dict[str, Any]:
+    """Return what animation "ceiling" shows: the limits of every combination, the first first.
+
+    `stages` are shares of their own limit that published engines have reached at batch 1.
+    """
+    walls = []
+    for count in chips:
+        for dtype in dtypes:
+            for batch in users:
+                step = costs.decode_step(shape, context, batch, dtype=dtype)
+                seconds = roofline.place(step, hardware, dtype, count).seconds
+                walls.append(
+                    {
+                        "chips": count,
+                        "dtype": dtype,
+                        "users": batch,
+                        "bandwidth": count * hardware.bandwidth,
+                        "bytes": step.bytes,
+                        "user": 1 / seconds,
+                        "total": batch / seconds,
+                    }
+                )
+    return {
+        "walls": walls,
+        "start": {"chips": chips[0], "dtype": dtypes[0], "users": users[0]},
+        "stages": _stages(),
+    }
+
+
+def _stages() -> list[dict[str, Any]]:
+    """Return published shares of the limit, from the plainest engine to the best, and the limit."""
+    rows = {m.id: m for m in measurements.published()}
+    alone = [
+        (fraction, m)
+        for m in rows.values()
+        if m.is_decode and m.batch == 1 and (fraction := m.fraction_of_bound())
+    ]
+    best, engine = max(alone, key=lambda pair: pair[0])
+    eager, compiled = rows[26], rows[25]
+    shown = [
+        (eager.fraction_of_bound(), f"PyTorch, operation by operation ({eager.model})"),
+        (compiled.fraction_of_bound(), "the same model on the same chip, compiled"),
+        (best, f"the best that we have seen published: {engine.engine}, {engine.device}"),
+        (1.0, "the limit"),
+    ]
+    return [{"share": share, "name": name} for share, name in shown]
 
 
 def _short(name: str) -> str:

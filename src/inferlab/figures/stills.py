@@ -193,3 +193,32 @@ def memory_wall(data: Mapping[str, Any]) -> Figure:
     axes.set_xlim(-0.3, len(points) + 0.6)
     axes.set_xticks(places, [f"{p['name']}\n{p['year']}" for p in points], fontsize=9)
     return figure
+
+
+def ceiling(data: Mapping[str, Any]) -> Figure:
+    """Draw the limit at the start and after each attack alone, as tokens a second together."""
+    start, walls = data["start"], data["walls"]
+
+    def limit(**change: Any) -> tuple[float, float]:
+        wanted = start | change
+        wall = next(w for w in walls if all(w[key] == wanted[key] for key in wanted))
+        return wall["user"], wall["total"]
+
+    most = {key: max(wall[key] for wall in walls) for key in ("chips", "users")}
+    narrow = walls[-1]["dtype"]
+    shown = {
+        "as it is": limit(),
+        f"{most['chips']} chips": limit(chips=most["chips"]),
+        f"weights in {narrow}": limit(dtype=narrow),
+        f"{most['users']} users": limit(users=most["users"]),
+    }
+    figure, axes = canvas("Three ways to move the wall, each alone", 2.6)
+    for at, (user, total) in enumerate(shown.values()):
+        axes.barh(at, total, height=0.62, color=PALETTE["compute"], alpha=0.45)
+        axes.barh(at, user, height=0.62, color=PALETTE["bytes"])
+        words = f" {user:,.0f} a user" + (f", {total:,.0f} together" if total > user else "")
+        note(axes, total, at, words, va="center", fontsize=10)
+    rows(axes, list(shown))
+    axes.set(xscale="log", xlim=(1, 600 * max(total for _, total in shown.values())))
+    axes.set_xlabel("tokens a second at most")
+    return figure

@@ -1,4 +1,4 @@
-"""Two chips side by side: how much more the newer one computes, and how much more it moves."""
+"""Two rates against each other: what two chips gained, and what an engine reached of its limit."""
 
 from __future__ import annotations
 
@@ -35,4 +35,19 @@ def bars(older: str, newer: str, counting: str) -> Figure:
         note(axes, value, at, f" {value:.3g} times", role, va="center")
     rows(axes, list(growth))
     axes.set(xlim=(0, 1.25 * max(compute, moved)), xlabel=f"growth, counted in {counting}")
+    return figure
+
+
+def reached(rate: float, limit: float, where: str) -> Figure:
+    """Draw a measured rate against its limit, both in tokens per second.
+
+    Look at the gap between the bar and the line.
+    """
+    figure, axes = canvas(f"{100 * rate / limit:.0f} % of the limit on {where}", 1.6)
+    axes.barh(0, rate, color=PALETTE["bytes"], height=0.6)
+    axes.axvline(limit, color=PALETTE["ink"], linewidth=3)
+    note(axes, rate, -0.42, f"{rate:.1f} measured", "bytes", ha="right", fontsize=10)
+    note(axes, limit, 0.5, f"{limit:.1f} at most ", ha="right", fontsize=10)
+    rows(axes, [""])
+    axes.set(xlim=(0, 1.1 * max(rate, limit)), xlabel="tokens a second")
     return figure
