@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -33,14 +34,15 @@ def count(ops: Iterable[str] | None = None) -> list[dict[str, Any]]:
 
 def table(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return counts as lines of at most 76 letters: what must move, what did, and their ratio."""
-    lines = [f"{'':17s}{'':29s}{'must':>9s}{'moved':>10s}{'ratio':>7s}"]
+    lines = [f"{'':50s}{'must':>9s}{'moved':>9s}{'ratio':>7s}"]
     before = ""
     for row in rows:
         op = "" if row["op"] == before else row["op"]
         before = row["op"]
+        label = textwrap.shorten(row["label"], 32, placeholder="")
         moved = units.bytes_text(row["loaded_bytes"] + row["stored_bytes"])
         must = units.bytes_text(row["fewest_bytes"])
-        lines.append(f"{op:17s}{row['label'][:28]:29s}{must:>9s}{moved:>10s}{row['ratio']:7.2f}")
+        lines.append(f"{op:17s}{label:33s}{must:>9s}{moved:>9s}{row['ratio']:7.2f}")
     return "\n".join(lines)
 
 
