@@ -13,12 +13,34 @@ from torch import Tensor
 
 from inferlab.errors import InferlabError, unknown
 from inferlab.kernels import backends
+from inferlab.kernels.quantised import BLOCK, Quantised, linear
 
-SIMD = ("chain", "decode_attention", "matvec", "rms_norm", "rope", "swiglu")
-TRITON = ("add_rms_norm", "chain", "matmul", "rms_norm", "rope_and_cache", "softmax", "vector_add")
+SIMD = (
+    "chain",
+    "decode_attention",
+    "matvec",
+    "quant_matvec",
+    "quant_swiglu",
+    "rms_norm",
+    "rope",
+    "swiglu",
+)
+TRITON = (
+    "add_rms_norm",
+    "chain",
+    "matmul",
+    "matvec",
+    "rms_norm",
+    "rope_and_cache",
+    "softmax",
+    "swiglu",
+    "vector_add",
+)
 OPS = tuple(sorted({*SIMD, *TRITON}))
 BACKENDS = ("triton", "simd", "torch")
 _CHAIN = (0.999, 0.001)  # factor and summand: values stay near those that they had
+ACTIVATIONS = ("auto", "int8", "float32")
+"""How vectors meet quantised weights; see `quant_matvec`."""
 MAX_ROWS = 16
 """Vectors that one pass over a matrix serves; for more a matrix product is the better tool."""
 _TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -77,11 +99,18 @@ def matvec(
 ) -> Tensor:
     """Return x [B, K] times weight [N, K] transposed, plus bias [N] and residual [B, N]: [B, N].
 
-    Each row of the result is bit for bit the same whatever the other rows and the threads.
+    Each row of the result is bit for bit the same whatever the other rows and the threads. More
+    than 16 rows go to torch, unless a backend is named.
     """
     _fit("weight", weight, (None, x.shape[1]))
     _fit("bias", bias, (weight.shape[0],))
     _fit("residual", residual, (x.shape[0], weight.shape[0]))
+    if _few(backend, x) and _triton(backend, weight, x, bias, residual):
+        from inferlab.kernels.gpu import matvec as gpu
+
+        add = None if residual is None else _dense(residual)
+        bias = None if bias is None else _dense(bias)
+        return gpu.launch(_dense(weight), _dense(x), bias, add, _empty(x, len(x), len(weight)))
     if _simd(backend, weight, x, bias, residual, rows=x.shape[0]):
         from inferlab.kernels.cpu import matvec as cpu
 
@@ -96,11 +125,67 @@ def swiglu(
     """Return silu(gate x) * (up x) for x [B, K] and two matrices [F, K]: [B, F]."""
     _fit("gate", gate, (None, x.shape[1]))
     _fit("up", up, tuple(gate.shape))
+    if _few(backend, x) and _triton(backend, gate, up, x):
+        from inferlab.kernels.gpu import matvec as gpu
+
+        return gpu.launch_swiglu(_dense(gate), _dense(up), _dense(x), _empty(x, len(x), len(gate)))
     if _simd(backend, gate, up, x, rows=x.shape[0]):
         from inferlab.kernels.cpu import matvec as cpu
 
         return cpu.launch_swiglu(gate, up, x, _new(x.shape[0], gate.shape[0]), threads)
     return F.silu(F.linear(x, gate)) * F.linear(x, up)
+
+
+def quant_matvec(
+    weight: Quantised,
+    x: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    *,
+    activations: str = "auto",
+    backend: str = "auto",
+    threads: int | None = None,
+) -> Tensor:
+    """Return what `matvec` does for a quantised weight [N, K], never widened as a whole: [B, N].
+
+    With `activations` "int8" the SIMD kernel rounds x to 8 bits first, a scale for every 32 of
+    its elements: an error near 0.5 %, and half the time. "float32" takes x as it is. "auto" is
+    int8 for the SIMD kernel, and float32 for the others, which know nothing else.
+    """
+    _fit("x", x, (None, weight.shape[1]))
+    _fit("bias", bias, (weight.shape[0],))
+    _fit("residual", residual, (x.shape[0], weight.shape[0]))
+    if _quant_simd(backend, activations, (weight,), x, bias, residual):
+        from inferlab.kernels.cpu import matvec as cpu
+
+        out, exact = _new(x.shape[0], weight.shape[0]), activations == "float32"
+        return cpu.launch(weight, x, bias, residual, out, threads, exact=exact)
+    y = linear(x, weight, bias)
+    return y if residual is None else y + residual
+
+
+def quant_swiglu(
+    gate: Quantised,
+    up: Quantised,
+    x: Tensor,
+    *,
+    activations: str = "auto",
+    backend: str = "auto",
+    threads: int | None = None,
+) -> Tensor:
+    """Return silu(gate x) * (up x) for x [B, K] and quantised matrices [F, K]: [B, F].
+
+    `activations` as for `quant_matvec`; the two formats may differ.
+    """
+    _fit("x", x, (None, gate.shape[1]))
+    if up.shape != gate.shape:
+        raise InferlabError(f"up has shape {list(up.shape)}; it must be {list(gate.shape)}")
+    if _quant_simd(backend, activations, (gate, up), x):
+        from inferlab.kernels.cpu import matvec as cpu
+
+        out, exact = _new(x.shape[0], gate.shape[0]), activations == "float32"
+        return cpu.launch_swiglu(gate, up, x, out, threads, exact=exact)
+    return F.silu(linear(x, gate)) * linear(x, up)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, backend: str = "auto") -> Tensor:
@@ -340,6 +425,11 @@ def _triton(backend: str, *tensors: Tensor | None, simd: bool = True, mixed: boo
     return True
 
 
+def _few(backend: str, x: Tensor) -> bool:
+    """Whether a kernel that passes once over a matrix is the tool for the rows of x [B, K]."""
+    return len(x) <= MAX_ROWS or backend != "auto"
+
+
 def _simd(backend: str, *tensors: Tensor | None, rows: int = 1) -> bool:
     """Whether the SIMD kernel runs this; raises InferlabError if asked for and impossible."""
     _known(backend)
@@ -354,6 +444,23 @@ def _simd(backend: str, *tensors: Tensor | None, rows: int = 1) -> bool:
             f"at most {MAX_ROWS} rows"
         )
     return fits and backend in ("auto", "simd")
+
+
+def _quant_simd(
+    backend: str, activations: str, weights: tuple[Quantised, ...], x: Tensor, *rest: Tensor | None
+) -> bool:
+    """Whether the SIMD kernel runs this; raises InferlabError if asked for and impossible."""
+    if activations not in ACTIVATIONS:
+        raise unknown("activations", activations, ACTIVATIONS)
+    fits = all(w.device.type == "cpu" and w.shape[1] % BLOCK == 0 for w in weights)
+    if backend == "simd" and not fits:
+        raise InferlabError(
+            f"backend simd needs quantised weights on a CPU, their columns in blocks of {BLOCK}"
+        )
+    simd = _simd(backend, x, *rest, rows=x.shape[0]) and fits
+    if activations == "int8" and not simd:
+        raise InferlabError("activations int8 needs backend simd: the others take x as it is")
+    return simd
 
 
 def _known(backend: str) -> None:
