@@ -45,7 +45,8 @@ def plot(ladders: Mapping[str, Sequence[Any]], limits: Mapping[str, tuple[float,
                 continue
             axes.barh(row, rung.flops - low, left=low, height=0.6, color=PALETTE["compute"])
             share = 100 * rung.flops / limit
-            text = f"{units.rate_text(rung.flops, 'FLOP')}, {share:.2g} %"
+            part = f"{share:.0f}" if share >= 10 else f"{share:.2g}"
+            text = f"{units.rate_text(rung.flops, 'FLOP')}, {part} %"
             note(axes, 1.3 * max(limit, rung.flops), row, text, va="center", fontsize=10)
         axes.axvline(limit, color=PALETTE[role], linewidth=2)
         axes.set_title(f"{name}, % of {what}", fontsize=11, fontweight="normal")

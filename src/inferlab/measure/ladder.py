@@ -6,7 +6,6 @@ the next ones; the last asks a library for the same result.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from inferlab.errors import InferlabError, unknown
 from inferlab.kernels import backends
 from inferlab.kernels.cpu import inspect
 from inferlab.kernels.cpu.team import physical_cores
+from inferlab.measure import clock
 
 RUNGS = ("Python loop", "compiled", "SIMD lanes", "threads", "BLAS")
 PROBLEMS = ("dot", "matmul")
@@ -35,7 +35,7 @@ def dot(a, b, total):  # type: ignore[no-untyped-def]
 
 
 def matmul(dot, a, columns, out):  # type: ignore[no-untyped-def]
-    """Add the product of two matrices to `out`; the second comes column by column."""
+    """Add A times B to `out`; B comes column by column."""
     for i in range(len(a)):
         for j in range(len(columns)):
             out[i][j] = dot(a[i], columns[j], out[i][j])
@@ -207,12 +207,5 @@ def _together(work: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
 
 
 def _best(run: Callable[[], object], seconds: float) -> float:
-    """Return the fewest seconds of a run, after one that pays for compiling and for pages."""
-    run()
-    best, end = float("inf"), time.perf_counter() + seconds
-    while True:
-        start = time.perf_counter()
-        run()
-        best = min(best, time.perf_counter() - start)
-        if time.perf_counter() > end:
-            return best
+    """Return the fewest seconds of a run: other work on the machine only ever adds to it."""
+    return min(clock.samples(run, "cpu", seconds=seconds, warm_ups=1))
