@@ -82,6 +82,11 @@ def test_the_limits_are_those_of_a_cpu():
     assert 1e8 < found.flops < 2e14
 
 
+def test_a_rung_that_is_faster_than_every_reader_sets_the_limit():
+    fast, lame = ladder.Rung("BLAS", 1e15), ladder.Rung("threads", None, "numba")
+    assert ladder.limits([lame, fast], [fast]) == (4e15, 1e15)
+
+
 def test_a_problem_or_a_size_that_is_none_is_named():
     with pytest.raises(InferlabError, match="problem"):
         ladder.climb("sort", 8)

@@ -27,6 +27,22 @@ _PYTHON_STEPS = 1 << 17  # as many as a Python loop does in some hundredths of a
 _LINE = 64  # bytes that a CPU fetches at a time
 
 
+@dataclass(frozen=True)
+class Rung:
+    """One way to run a loop: its operations per second, or None and what it lacks here."""
+
+    name: str
+    flops: float | None
+    lacks: str = ""
+
+
+class Limits(NamedTuple):
+    """What this CPU can do at best: bytes per second from memory, fp32 operations per second."""
+
+    bandwidth: float
+    flops: float
+
+
 def dot(a, b, total):  # type: ignore[no-untyped-def]
     """Add the products of two rows to `total`."""
     for i in range(len(a)):
@@ -49,30 +65,22 @@ def chase(following, steps):  # type: ignore[no-untyped-def]
     return at
 
 
-@dataclass(frozen=True)
-class Rung:
-    """One way to run a loop: its operations per second, or None and what it lacks here."""
+def limits(rows: Sequence[Rung] = (), products: Sequence[Rung] = ()) -> Limits:
+    """Return the CPU's own limits, also where there is a GPU: its readers, its best product.
 
-    name: str
-    flops: float | None
-    lacks: str = ""
-
-
-class Limits(NamedTuple):
-    """What this CPU can do at best: bytes per second from memory, fp32 operations per second."""
-
-    bandwidth: float
-    flops: float
-
-
-def limits() -> Limits:
-    """Measure the CPU's own limits, also where there is a GPU: its readers, its best product."""
+    `rows` are the rungs of a long dot product and `products` those of a matrix product: what they
+    read and did a second counts too, if it was more.
+    """
     import torch
 
     readers = machine.readers_of("cpu").values()
-    bandwidth = max(machine.READ_BYTES / _best(read, 0.2) for read in readers)
+    read = [machine.READ_BYTES / _best(run, 0.2) for run in readers]
     a, b = torch.rand(2, 1024, 1024)
-    return Limits(bandwidth, 2 * 1024**3 / _best(lambda: a @ b, 0.4))
+    done = [2 * 1024**3 / _best(lambda: a @ b, 0.4)]
+    # A step of the dot product reads two numbers of 4 bytes for its 2 operations.
+    read += [4 * rung.flops for rung in rows if rung.flops]
+    done += [rung.flops for rung in products if rung.flops]
+    return Limits(max(read), max(done))
 
 
 def instructions(*, lanes: bool) -> list[str]:
