@@ -23,6 +23,7 @@ _SIDES = {
     "left": (-0.22, 1.0, "right", "center"),
     "right": (0.22, 1.0, "left", "center"),
     "above": (0.0, 1.13, "center", "bottom"),
+    "over": (0.1, 1.13, "right", "bottom"),
     "below": (0.0, 0.87, "center", "top"),
     "under": (-0.15, 0.87, "left", "top"),
 }
@@ -32,7 +33,7 @@ _NAMES = {
     "k40": ("right", "K40, fp32"),
     "p100-sxm2": ("left", ""),
     "v100-sxm2-32gb": ("left", ""),
-    "a100-sxm-40gb": ("above", ""),
+    "a100-sxm-40gb": ("over", ""),
     "a100-sxm-80gb": ("below", ""),
     "h100-sxm": ("left", ""),
     "mi300x": ("above", ""),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -72,15 +71,16 @@ def climb(
 ) -> Figure:
     """Draw families of measured kernels under the roof: (intensity, FLOP/s) pairs by name.
 
-    Each family has rings of its own kind, joined by a thin line, its name at the last one.
+    Each family has rings of its own kind, joined by a thin line.
     """
     if not any(sweeps.values()):
         raise InferlabError("sweeps is empty: a measured roofline needs points")
     figure, axes = canvas(title or _reached(peak, bandwidth, sweeps), 4.1)
     _roof(axes, peak, bandwidth, [x for points in sweeps.values() for x, _ in points])
     ink, lowest = PALETTE["ink"], axes.get_ylim()[0]
-    named: list[tuple[float, float]] = []
-    for (kind, sign), (name, points) in zip(_RINGS.items(), sweeps.items(), strict=False):
+    for row, ((kind, sign), (name, points)) in enumerate(
+        zip(_RINGS.items(), sweeps.items(), strict=False)
+    ):
         across, up = zip(*points, strict=True)
         axes.plot(across, up, color=ink, linewidth=0.6, alpha=0.5)
         axes.plot(
@@ -92,14 +92,10 @@ def climb(
             markeredgecolor=ink,
             markeredgewidth=1.5,
         )
-        lowest = min(lowest, *(rate / 2 for _, rate in points))
-        last, rate = points[-1]
-        below = rate / 1.8
-        # Names of families that end side by side stand under one another.
-        while any(abs(math.log(last / x)) < 2 and 0.4 < below / y < 2.5 for x, y in named):
-            below /= 2.6
-        named.append((last, below))
-        axes.text(last, below, f"{sign} {name}", color=ink, ha="center", va="top")
+        lowest = min(lowest, *(rate / 2 for rate in up))
+        # Above the slope there is always room.
+        line = 0.98 - 0.085 * row
+        axes.text(0.02, line, f"{sign} {name}", color=ink, transform=axes.transAxes, va="top")
     axes.set_ylim(bottom=lowest)
     return figure
 

@@ -13,7 +13,7 @@ WARPS = 4  # 16 numbers a thread, so 16 chains side by side
 
 @jit
 def chain_kernel(x, out, size, steps, scale, shift, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """One sum for each program: its block's numbers, each at the end of its chain."""
+    """Sum a block's numbers, each as it is at the end of its chain."""
     program = tl.program_id(0).to(tl.int64)
     at = program * BLOCK + tl.arange(0, BLOCK)  # [BLOCK]
     inside = at < size
