@@ -192,7 +192,7 @@ def test_smollm2_says_what_torch_says():
     if source.installed() is None:
         pytest.skip("SmolLM2 is not installed: make setup")
     found = checkpoint.open(source.find())
-    model = found.load("cpu", torch.float32)
+    model = found.load("cpu", torch.float32, "none")
     text = "List the planets of the solar system, and say one thing about each."
     ids = found.tokenizer().chat([{"role": "user", "content": text}])
     prompt = torch.tensor([ids])

@@ -20,22 +20,22 @@ PIECES, PHASES = 40, 25
 def phases():
     """A kernel whose every phase reads all that the one before wrote."""
     from inferlab.kernels.cpu.jit import jit
-    from inferlab.kernels.cpu.team import desk_bytes, take
+    from inferlab.kernels.cpu.team import NOTHING, desk_bytes, take
 
     bytes_ = desk_bytes(PIECES)
 
     @jit
-    def kernel(member, values, desks, faults, lame):  # type: ignore[no-untyped-def]
+    def kernel(me, values, desks, faults, lame):  # type: ignore[no-untyped-def]
         desk = desks.ctypes.data
         for phase in range(PHASES):
-            piece = take(desk, PIECES, -1)
+            piece = take(desk, PIECES, -1, me, NOTHING)
             while piece >= 0:
-                if member == lame:  # takes a piece and never comes back
+                if me.member == lame:  # takes a piece and never comes back
                     return
                 for i in range(PIECES):
-                    faults[member] += values[phase, i] != phase + i
+                    faults[me.member] += values[phase, i] != phase + i
                 values[phase + 1, piece] = phase + 1 + piece
-                piece = take(desk, PIECES, piece)
+                piece = take(desk, PIECES, piece, me, NOTHING)
             desk += bytes_
 
     def run(team, lame=-1):
@@ -91,8 +91,8 @@ def test_who_comes_late_stays_out():
     team = Team(2)
     began, calls = threading.Event(), []
 
-    def slow(member):
-        if member == 1:
+    def slow(me):
+        if me.member == 1:
             began.set()
             time.sleep(0.2)
         else:
@@ -107,7 +107,7 @@ def test_who_comes_late_stays_out():
             worker_is_busy.wait(10)
 
     job.put(Block())
-    team.run(lambda member: calls.append(member))
+    team.run(lambda me: calls.append(me.member))
     assert calls == [0]
     worker_is_busy.set()
     time.sleep(0.1)
@@ -120,12 +120,12 @@ def test_a_fault_is_passed_on_and_the_team_goes_on(phases, where):
 
     team, inside, left = Team(2), threading.Event(), threading.Event()
 
-    def kernel(member):
-        if member == 1:
+    def kernel(me):
+        if me.member == 1:
             inside.set()
         else:
             assert inside.wait(10)
-        if member == where:
+        if me.member == where:
             raise KeyboardInterrupt
         time.sleep(0.05)
         left.set()

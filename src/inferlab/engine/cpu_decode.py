@@ -11,24 +11,34 @@ import torch
 from torch import Tensor
 
 from inferlab.engine.kv_cache import ContiguousCache
-from inferlab.errors import InferlabError
+from inferlab.errors import InferlabError, unknown
 from inferlab.kernels import backends
+from inferlab.kernels.quantised import BLOCK, Quantised
 from inferlab.model import rope
-from inferlab.model.transformer import Layer, Transformer
+from inferlab.model.transformer import Layer, Matrix, Transformer
 
 MAX_BATCH = 16
 """Rows of a decode step; with more, a matrix product in torch is the better tool."""
+ACTIVATIONS = ("auto", "int8", "float32")
+"""How vectors meet quantised matrices; auto is int8. Matrices of float32 see them as they are."""
 
 _compiled = threading.Event()
 _failure: list[Exception] = []
 
 
 def supports(transformer: Transformer) -> bool:
-    """Whether `CpuDecoder` can run this model: float32 weights on a CPU, and numba to compile."""
+    """Whether `CpuDecoder` can run this model: on a CPU, with numba to compile.
+
+    Matrices are float32, or quantised with whole blocks of 32 columns; all else is float32.
+    """
+    here = transformer.device.type == "cpu" and transformer.dtype == torch.float32
     return (
         backends.has_numba()
-        and transformer.device.type == "cpu"
-        and transformer.dtype == torch.float32
+        and here
+        and all(
+            m.shape[1] % BLOCK == 0 if isinstance(m, Quantised) else m.dtype == torch.float32
+            for m in (transformer.weights.embedding, *transformer.weights.streamed())
+        )
     )
 
 
@@ -66,17 +76,28 @@ def ready(timeout: float | None = 0.0) -> bool:
 
 
 class CpuDecoder:
-    """Decode steps of a float32 `transformer` into `cache`, by the kernels of `kernels.cpu`.
+    """Decode steps of a `transformer` into `cache`, by the kernels of `kernels.cpu`.
 
     Reads the transformer's own tensors and writes the cache's; a torch pass may come before or
-    after any step. `threads` defaults to one a physical core.
+    after any step. `threads` defaults to one a physical core. Quantised matrices meet their
+    inputs rounded to int8, a scale for each 32 of them; with `activations` "float32", unrounded.
     """
 
     def __init__(
-        self, transformer: Transformer, cache: ContiguousCache, *, threads: int | None = None
+        self,
+        transformer: Transformer,
+        cache: ContiguousCache,
+        *,
+        threads: int | None = None,
+        activations: str = "auto",
     ) -> None:
+        if activations not in ACTIVATIONS:
+            raise unknown("activations", activations, ACTIVATIONS)
         if not supports(transformer) or cache.k.dtype != torch.float32:
-            raise InferlabError("the CPU decode step needs weights and cache in float32 on a CPU")
+            raise InferlabError(
+                "the CPU decode step needs a cache in float32 on a CPU, and weights in float32 "
+                "or quantised with columns in whole blocks of 32"
+            )
         if cache.batch > MAX_BATCH:
             raise InferlabError(f"batch {cache.batch} is above {MAX_BATCH} rows a decode step")
         if not ready(None):
@@ -88,7 +109,8 @@ class CpuDecoder:
         config = transformer.config
         self.transformer, self.cache = transformer, cache
         self._team, self._kernel = team(threads), cpu_step.decode_step
-        self._kept: list[Tensor] = []
+        self._kept: list[Any] = []
+        self._exact = activations == "float32"
 
         batch, pairs, size = cache.batch, config.rope.dim // 2, config.head_dim
         splits = most_pieces(cache.capacity)
@@ -110,15 +132,17 @@ class CpuDecoder:
         first = self._layers[0]
         step["layer_bytes"] = cpu_step.layer_bytes(first, batch, size, splits)
         step["own_bytes"] = cpu_step.own_bytes(first, batch, size)
+        step["packed_bytes"] = cpu_step.most_packed(first)
+        step["exact"] = self._exact
         attention = batch * config.kv_heads * splits
         desks = cpu_step.desks_bytes(self._layers, step["head"][0], attention)
         self._x = torch.empty(batch, config.hidden)
         self._angles = torch.empty(2, batch, pairs)
-        activations = torch.empty(config.layers * int(step["layer_bytes"][0]) // 4)
+        acts = torch.empty(config.layers * int(step["layer_bytes"][0]) // 4)
         own = torch.empty(self._team.threads * int(step["own_bytes"][0]) // 4)
         self._desks = torch.zeros(desks // 8, dtype=torch.int64)
-        self._kept += [activations, own]
-        step["x"], step["layers"], step["own"] = (t.data_ptr() for t in (self._x, activations, own))
+        self._kept += [acts, own]
+        step["x"], step["layers"], step["own"] = (t.data_ptr() for t in (self._x, acts, own))
         step["cos"], step["sin"] = (a.data_ptr() for a in self._angles)
         step["desks"] = self._desks.data_ptr()
 
@@ -134,7 +158,10 @@ class CpuDecoder:
             raise InferlabError(
                 f"the KV cache holds {cache.capacity} positions a row; {longest + 1} would not fit"
             )
-        torch.index_select(weights.embedding, 0, ids, out=self._x)
+        if isinstance(weights.embedding, Tensor):
+            torch.index_select(weights.embedding, 0, ids, out=self._x)
+        else:
+            weights.embedding.dequantise(rows=ids, out=self._x)
         cos, sin = rope.angles(self.transformer.config.rope, cache.lengths[:, None])
         self._angles[0], self._angles[1] = cos[:, 0, 0], sin[:, 0, 0]
         logits = torch.empty(cache.batch, weights.head.shape[0])
@@ -157,8 +184,10 @@ class CpuDecoder:
         self._kept.append(dense)
         return dense.data_ptr()
 
-    def _matrix(self, weight: Tensor, bias: Tensor | None = None) -> tuple[int, ...]:
+    def _matrix(self, weight: Matrix, bias: Tensor | None = None) -> Any:
         from inferlab.kernels.cpu.matvec import matrix
 
-        rows, columns = weight.shape
-        return matrix(self._address(weight), rows, columns, columns * 4, self._address(bias))
+        dense = weight.contiguous() if isinstance(weight, Tensor) else weight
+        biases = None if bias is None else bias.contiguous()
+        self._kept += [dense, biases]
+        return matrix(dense, biases, exact=self._exact)

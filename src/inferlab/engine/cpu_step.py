@@ -20,10 +20,21 @@ from inferlab.kernels.cpu.decode_attention import (
     scratch_floats,
 )
 from inferlab.kernels.cpu.jit import floats, jit
-from inferlab.kernels.cpu.matvec import MATRIX, Rows, matvec, matvec_piece, pieces_of, swiglu
+from inferlab.kernels.cpu.matvec import (
+    MATRIX,
+    Inputs,
+    Rows,
+    beginning,
+    matvec,
+    matvec_piece,
+    pack_all,
+    pieces_of,
+    swiglu,
+)
+from inferlab.kernels.cpu.quant_dot import packed_bytes
 from inferlab.kernels.cpu.rms_norm import rms_norm
 from inferlab.kernels.cpu.rope import rope
-from inferlab.kernels.cpu.team import desk_bytes, take
+from inferlab.kernels.cpu.team import NOTHING, Me, desk_bytes, take
 
 # Every "i8" that is no size is an address of float32; 0 where the model has no such tensor.
 LAYER = np.dtype(
@@ -51,6 +62,7 @@ STEP = np.dtype(
         ("pairs", "i8"),
         ("eps", "f4"),
         ("scale", "f4"),
+        ("exact", "i8"),  # how quantised matrices meet vectors; see `quant_dot`
         ("norm", "i8"),
         ("head", MATRIX),
         # Bytes from row to row, head to head, position to position of keys and values.
@@ -67,6 +79,7 @@ STEP = np.dtype(
         ("layer_bytes", "i8"),
         ("own", "i8"),  # scratch, `own_bytes` for each thread
         ("own_bytes", "i8"),
+        ("packed_bytes", "i8"),  # of one packed vector there
         ("desks", "i8"),  # `desks_bytes`, zeroed before each step
     ],
     align=True,
@@ -85,12 +98,17 @@ def layer_bytes(layer: Any, batch: int, head_dim: int, splits: int) -> int:
 
 
 def own_bytes(layer: Any, batch: int, head_dim: int) -> int:
-    """Bytes of one thread's scratch: an input, SwiGLU's two products, attention's."""
-    widest = max(int(layer["q"]["columns"]), int(layer["o"]["columns"]))
-    products = 2 * int(layer["gate"]["rows"])
+    """Bytes of one thread's scratch: an input, packed too, SwiGLU's two products, attention's."""
+    floats = max(int(layer["q"]["columns"]), int(layer["o"]["columns"]))
+    floats += 2 * int(layer["gate"]["rows"])
     group = int(layer["q"]["rows"]) // int(layer["k"]["rows"])
     attention = (1 + group) * head_dim + scratch_floats(group, head_dim)
-    return 4 * (batch * (widest + products) + attention)
+    return batch * (4 * floats + most_packed(layer)) + 4 * attention
+
+
+def most_packed(layer: Any) -> int:
+    """Bytes of the longest vector that a matrix of the layer meets, packed."""
+    return packed_bytes(max(int(layer[name]["columns"]) for name in ("q", "o", "down")))
 
 
 def desks_bytes(layers: Any, head: Any, most_attention: int) -> int:
@@ -120,7 +138,7 @@ def store(s, layer, b, h, position, k, v, scratch):  # type: ignore[no-untyped-d
 
 
 @jit
-def attend(s, layer, lengths, q, k, v, parts, scratch, desk):  # type: ignore[no-untyped-def]
+def attend(s, layer, lengths, q, k, v, parts, scratch, desk, me, ahead):  # type: ignore[no-untyped-def]
     """Attention in pieces of (row, KV head, part of the context). Return how many there are."""
     size = s.head_dim
     kv_heads, heads = layer.k.rows // size, layer.q.rows // size
@@ -130,7 +148,7 @@ def attend(s, layer, lengths, q, k, v, parts, scratch, desk):  # type: ignore[no
     for b in range(s.batch):
         longest = max(longest, piece_of(lengths[b] + 1, layer.window, 0)[2])
     pieces = s.batch * kv_heads * longest
-    piece = take(desk, pieces, -1)
+    piece = take(desk, pieces, -1, me, ahead)
     while piece >= 0:
         b, h = piece // longest // kv_heads, piece // longest % kv_heads
         split = piece % longest
@@ -161,12 +179,12 @@ def attend(s, layer, lengths, q, k, v, parts, scratch, desk):  # type: ignore[no
                 parts + ((b * heads + h * group) * s.splits + split) * (size + 2) * 4,
                 s.splits * (size + 2) * 4,
             )
-        piece = take(desk, pieces, piece)
+        piece = take(desk, pieces, piece, me, ahead)
     return pieces
 
 
 @jit
-def decode_step(member, step, layers, lengths):  # type: ignore[no-untyped-def]
+def decode_step(me, step, layers, lengths):  # type: ignore[no-untyped-def]
     """Run one new token of each row through all layers; `lengths` [B] are the rows' caches.
 
     `step` is an array of one `STEP`, `layers` of `LAYER`. On return `logits` are written, and
@@ -178,10 +196,12 @@ def decode_step(member, step, layers, lengths):  # type: ignore[no-untyped-def]
     q_size, kv_size, ffn = layers[0].q.rows, layers[0].k.rows, layers[0].gate.rows
     heads = q_size // size
 
-    own = s.own + member * s.own_bytes
-    normed = Rows(own, hidden * 4)
+    own = s.own + me.member * s.own_bytes
     products = Rows(own + batch * max(hidden, q_size) * 4, ffn * 4)
-    scratch = products.data + 2 * batch * products.stride
+    packed, packed_stride = products.data + 2 * batch * products.stride, s.packed_bytes
+    scratch = packed + batch * packed_stride
+    normed = Inputs(own, hidden * 4, packed, packed_stride)
+    mixed = Inputs(own, q_size * 4, packed, packed_stride)
 
     x, here, desk = Rows(s.x, hidden * 4), s.layers, s.desks
     for index in range(layers.shape[0]):
@@ -191,15 +211,18 @@ def decode_step(member, step, layers, lengths):  # type: ignore[no-untyped-def]
         v = Rows(k.data + batch * k.stride, kv_size * 4)
         attended = Rows(v.data + batch * v.stride, hidden * 4)
         after = Rows(attended.data + batch * hidden * 4, hidden * 4)
-        act = Rows(after.data + batch * hidden * 4, ffn * 4)
+        act = Inputs(after.data + batch * hidden * 4, ffn * 4, packed, packed_stride)
         parts = act.data + batch * act.stride
         here += s.layer_bytes
 
         rms_norm(x.data, x.stride, layer.attn_norm, hidden, s.eps, normed.data, batch)
+        if layer.q.bits or layer.k.bits or layer.v.bits:
+            pack_all(normed, hidden, s.exact, batch)
         to_k = pieces_of(layer.q)
         to_v = to_k + pieces_of(layer.k)
         pieces = to_v + pieces_of(layer.v)
-        piece = take(desk, pieces, -1)
+        ahead = beginning(layer.o, me)
+        piece = take(desk, pieces, -1, me, ahead)
         while piece >= 0:
             if piece < to_k:
                 matvec_piece(layer.q, piece, normed, none, q, batch)
@@ -207,10 +230,12 @@ def decode_step(member, step, layers, lengths):  # type: ignore[no-untyped-def]
                 matvec_piece(layer.k, piece - to_k, normed, none, k, batch)
             else:
                 matvec_piece(layer.v, piece - to_v, normed, none, v, batch)
-            piece = take(desk, pieces, piece)
+            piece = take(desk, pieces, piece, me, ahead)
         desk += _desk_bytes(pieces)
 
-        pieces = attend(s, layer, lengths, q.data, k.data, v.data, parts, scratch, desk)
+        pieces = attend(
+            s, layer, lengths, q.data, k.data, v.data, parts, scratch, desk, me, NOTHING
+        )
         desk += _desk_bytes(pieces)
         for b in range(batch):
             count = piece_of(lengths[b] + 1, layer.window, 0)[2]
@@ -219,24 +244,37 @@ def decode_step(member, step, layers, lengths):  # type: ignore[no-untyped-def]
                 merge_splits(
                     parts + row * s.splits * (size + 2) * 4, count, size, own + row * size * 4
                 )
-        matvec(layer.o, Rows(own, q_size * 4), x, attended, batch, desk)
+        if layer.o.bits:
+            pack_all(mixed, q_size, s.exact, batch)
+        matvec(layer.o, mixed, x, attended, batch, desk, me, beginning(layer.gate, me))
         desk += _desk_bytes(pieces_of(layer.o))
 
         rms_norm(attended.data, hidden * 4, layer.mlp_norm, hidden, s.eps, normed.data, batch)
-        swiglu(layer.gate, layer.up, normed, act, products, batch, desk)
+        if layer.gate.bits or layer.up.bits:
+            pack_all(normed, hidden, s.exact, batch)
+        ahead = beginning(layer.down, me)
+        swiglu(layer.gate, layer.up, normed, act, products, batch, desk, me, ahead)
         desk += _desk_bytes(pieces_of(layer.gate))
 
-        matvec(layer.down, act, attended, after, batch, desk)
+        if layer.down.bits:
+            pack_all(act, ffn, s.exact, batch)
+        if index + 1 < layers.shape[0]:
+            ahead = beginning(layers[index + 1].q, me)
+        else:
+            ahead = beginning(s.head, me)
+        matvec(layer.down, act, attended, after, batch, desk, me, ahead)
         desk += _desk_bytes(pieces_of(layer.down))
         x = after
 
     rms_norm(x.data, x.stride, s.norm, hidden, s.eps, normed.data, batch)
-    matvec(s.head, normed, none, Rows(s.logits, s.head.rows * 4), batch, desk)
+    if s.head.bits:
+        pack_all(normed, hidden, s.exact, batch)
+    matvec(s.head, normed, none, Rows(s.logits, s.head.rows * 4), batch, desk, me, NOTHING)
 
 
 def compile_step() -> None:
     """Compile `decode_step`, or load it compiled from the cache of an earlier process."""
-    from numba import int64, typeof
+    from numba import typeof
 
-    step, layers, integers = np.zeros(1, STEP), np.zeros(1, LAYER), np.zeros(1, np.int64)
-    decode_step.compile((int64, *(typeof(a) for a in (step, layers, integers))))
+    arrays = np.zeros(1, STEP), np.zeros(1, LAYER), np.zeros(1, np.int64)
+    decode_step.compile(tuple(typeof(a) for a in (Me(0, 1), *arrays)))

@@ -6,7 +6,10 @@ Arguments are numpy arrays or anything that numpy reads as one; results are floa
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
+
+from inferlab.kernels.quantised import Quantised
 
 Array = NDArray[np.float64]
 
@@ -54,6 +57,21 @@ def swiglu(gate: ArrayLike, up: ArrayLike, x: ArrayLike) -> Array:
     """silu(gate x) * (up x), for x [B, K] and two matrices [F, K]: [B, F] (Shazeer 2020)."""
     g, u = matvec(gate, x), matvec(up, x)
     return g / (1 + np.exp(-g)) * u
+
+
+def quant_matvec(
+    weight: Quantised,
+    x: ArrayLike,
+    bias: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
+) -> Array:
+    """Widen a quantised weight [N, K], then multiply: what `matvec` says, [B, N]."""
+    return matvec(weight.dequantise(torch.float64), x, bias, residual)
+
+
+def quant_swiglu(gate: Quantised, up: Quantised, x: ArrayLike) -> Array:
+    """Widen two quantised matrices [F, K], then do what `swiglu` says: [B, F]."""
+    return swiglu(gate.dequantise(torch.float64), up.dequantise(torch.float64), x)
 
 
 def rope(x: ArrayLike, cos: ArrayLike, sin: ArrayLike) -> Array:

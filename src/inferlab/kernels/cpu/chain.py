@@ -13,7 +13,7 @@ from numpy import float32
 
 from inferlab.kernels import backends
 from inferlab.kernels.cpu.jit import floats, jit
-from inferlab.kernels.cpu.team import desk, take, team
+from inferlab.kernels.cpu.team import NOTHING, desk, take, team
 
 CHUNK = 1 << 15  # numbers that a thread takes at a time, 128 KiB
 _STREAMS = 4  # places from which a chunk is read at once, as in `matvec`
@@ -118,14 +118,14 @@ def chain_piece(x, count, steps, scale, shift, flight, out):  # type: ignore[no-
 
 
 @jit
-def _chain(member, x, count, steps, scale, shift, flight, out, desk):  # type: ignore[no-untyped-def]
+def _chain(me, x, count, steps, scale, shift, flight, out, desk):  # type: ignore[no-untyped-def]
     whole = (count + CHUNK - 1) // CHUNK
-    piece = take(desk.ctypes.data, whole, -1)
+    piece = take(desk.ctypes.data, whole, -1, me, NOTHING)
     while piece >= 0:
         first = piece * CHUNK
         size = min(CHUNK, count - first)
         chain_piece(x + first * 4, size, steps, scale, shift, flight, out + piece * 4)
-        piece = take(desk.ctypes.data, whole, piece)
+        piece = take(desk.ctypes.data, whole, piece, me, NOTHING)
 
 
 def pieces(size: int) -> int:

@@ -15,7 +15,7 @@ from numpy import float32
 from inferlab.kernels.cpu.exp import exp
 from inferlab.kernels.cpu.jit import floats, jit
 from inferlab.kernels.cpu.matvec import dot4
-from inferlab.kernels.cpu.team import desk, take, team
+from inferlab.kernels.cpu.team import NOTHING, desk, take, team
 
 PIECE = 128
 
@@ -121,13 +121,13 @@ def merge_splits(parts, count, size, out):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _attend(member, q, k, v, strides, sizes, lengths, scale, parts, own, desk):  # type: ignore[no-untyped-def]
+def _attend(me, q, k, v, strides, sizes, lengths, scale, parts, own, desk):  # type: ignore[no-untyped-def]
     """Every (row, KV head, piece); `strides` are bytes: KV row, head, position."""
     batch, heads, kv_heads, size, splits, window = sizes
     kv_row, kv_head, position = strides
     group = heads // kv_heads
     pieces = batch * kv_heads * splits
-    piece = take(desk.ctypes.data, pieces, -1)
+    piece = take(desk.ctypes.data, pieces, -1, me, NOTHING)
     while piece >= 0:
         b, h, split = piece // splits // kv_heads, piece // splits % kv_heads, piece % splits
         first, last, count = piece_of(lengths[b], window, split)
@@ -143,11 +143,11 @@ def _attend(member, q, k, v, strides, sizes, lengths, scale, parts, own, desk): 
                 first,
                 last,
                 scale,
-                own[member].ctypes.data,
+                own[me.member].ctypes.data,
                 parts + (head * splits + split) * (size + 2) * 4,
                 splits * (size + 2) * 4,
             )
-        piece = take(desk.ctypes.data, pieces, piece)
+        piece = take(desk.ctypes.data, pieces, piece, me, NOTHING)
 
 
 @jit

@@ -85,6 +85,19 @@ if backends.has_numba():
 
         return types.float32(types.int64), build
 
+    @intrinsic
+    def prefetch(_context, address):  # type: ignore[no-untyped-def]
+        """Ask memory for the line at `address`; any address will do, nothing waits for it."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            where = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+            kind = ir.FunctionType(ir.VoidType(), [where.type, _I32, _I32, _I32])
+            call = builder.module.declare_intrinsic("llvm.prefetch", (where.type,), kind)
+            builder.call(call, [where, _I32(0), _I32(3), _I32(1)])
+            return context.get_dummy_value()
+
+        return types.void(types.int64), build
+
     _inline: Any = numba.njit(inline="always")
 
     @_inline
@@ -102,4 +115,4 @@ else:
 
         return refuse
 
-    fetch_add = load_acquire = float_of_bits = floats = jit
+    fetch_add = load_acquire = float_of_bits = prefetch = floats = jit

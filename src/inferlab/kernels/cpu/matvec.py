@@ -11,10 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import float32
+from torch import Tensor
 
+from inferlab.kernels.cpu import quant_dot
 from inferlab.kernels.cpu.exp import exp
 from inferlab.kernels.cpu.jit import floats, jit
-from inferlab.kernels.cpu.team import desk, take, team
+from inferlab.kernels.cpu.team import NOTHING, Ahead, desk, first_piece, take, team
+from inferlab.kernels.quantised import FOUR_BITS, ROW_SCALED, Quantised
 
 MATRIX = np.dtype(
     [
@@ -24,11 +27,22 @@ MATRIX = np.dtype(
         ("stride", "i8"),  # bytes from row to row
         ("bias", "i8"),  # address of `rows` float32, or 0
         ("chunk", "i8"),  # rows that a thread takes at a time, a multiple of four
+        # The rest for quantised weights only; see `quant_dot`.
+        ("bits", "i8"),  # 4 or 8; 0 for float32
+        ("exact", "i8"),  # 1 to meet float32 vectors, 0 to meet int8 ones
+        ("scales", "i8"),  # address of the first row's float16 scales
+        ("mins", "i8"),  # the same for mins
+        ("scale_stride", "i8"),  # bytes from row to row of both
+        ("scale_step", "i8"),  # bytes from block to block of both
+        ("times", "f4"),  # how often a min counts
+        ("row_scales", "i8"),  # address of a float32 scale for each row, or 0
     ],
     align=True,
 )
 CHUNK_BYTES = 1 << 17  # what a thread takes at a time: short to wait for, long to stream
 _MOST_CHUNKS = 2048
+_AHEAD_BYTES = 1 << 13  # of each of the four streams of a chunk
+_ONES = np.ones(2, np.float16)
 
 
 class Rows(NamedTuple):
@@ -38,11 +52,40 @@ class Rows(NamedTuple):
     stride: int
 
 
-def matrix(data: int, rows: int, columns: int, stride: int, bias: int = 0) -> tuple[int, ...]:
-    """Return the `MATRIX` of `rows` rows, `stride` bytes apart, at address `data`."""
+class Inputs(NamedTuple):
+    """Vectors that meet matrices: the same as `Rows`, and packed for quantised matrices."""
+
+    data: int
+    stride: int
+    packed: int
+    packed_stride: int
+
+
+def matrix(weight: Tensor | Quantised, bias: Tensor | None = None, *, exact: bool = False) -> Any:
+    """Return the `MATRIX` of weights that stay where they are: float32, or quantised.
+
+    Each plane must be dense in its last dimension. `exact` says how vectors will be packed.
+    """
+    m = np.zeros(1, MATRIX)[0]
+    codes = weight if isinstance(weight, Tensor) else weight.weights
+    m["data"], (m["rows"], m["columns"]) = codes.data_ptr(), weight.shape
+    m["stride"] = codes.stride(0) * codes.element_size()
+    m["bias"] = 0 if bias is None else bias.data_ptr()
+    if isinstance(weight, Quantised):
+        m["bits"], m["exact"] = 4 if weight.format in FOUR_BITS else 8, exact
+        if weight.format == ROW_SCALED:
+            m["scales"], m["row_scales"] = _ONES.ctypes.data, weight.scales.data_ptr()
+        else:
+            m["scales"], m["scale_step"] = weight.scales.data_ptr(), 2
+            m["scale_stride"] = weight.scales.stride(0) * 2
+        # (code - 8) * scale is code * scale - 8 * scale: a min of -8 times the scale.
+        m["mins"], m["times"] = m["scales"], -8
+        if weight.mins is not None:
+            m["mins"], m["times"] = weight.mins.data_ptr(), 1
     # An even number of chunks, alike in size, shares well among an even number of threads.
-    pairs = min(_MOST_CHUNKS, -(-rows * stride // CHUNK_BYTES)) // 2
-    return data, rows, columns, stride, bias, max(4, -(-rows // (8 * max(1, pairs))) * 4)
+    pairs = min(_MOST_CHUNKS, -(-weight.nbytes // CHUNK_BYTES)) // 2
+    m["chunk"] = max(4, -(-m["rows"] // (8 * max(1, pairs))) * 4)
+    return m
 
 
 @jit
@@ -70,18 +113,26 @@ def matvec_chunk(m, first, end, x, residual, y, batch):  # type: ignore[no-untyp
     """
     quarter, last = (end - first + 3) // 4, end - 1
     bias = floats(m.bias, m.rows)
-    for r in range(first, first + quarter):
-        row0 = m.data + r * m.stride
+    for r0 in range(first, first + quarter):
         # Where a quarter is short: the last row again, without a store.
-        row1 = m.data + min(r + quarter, last) * m.stride
-        row2 = m.data + min(r + 2 * quarter, last) * m.stride
-        row3 = m.data + min(r + 3 * quarter, last) * m.stride
+        r1, r2 = min(r0 + quarter, last), min(r0 + 2 * quarter, last)
+        r3 = min(r0 + 3 * quarter, last)
         for b in range(batch):
-            sums = dot4(row0, row1, row2, row3, x.data + b * x.stride, m.columns)
+            if m.bits:
+                sums = quant_dot.dot4(m, r0, r1, r2, r3, x.packed + b * x.packed_stride)
+            else:
+                sums = dot4(
+                    m.data + r0 * m.stride,
+                    m.data + r1 * m.stride,
+                    m.data + r2 * m.stride,
+                    m.data + r3 * m.stride,
+                    x.data + b * x.stride,
+                    m.columns,
+                )
             out = floats(y.data + b * y.stride, m.rows)
             before = floats(residual.data + b * residual.stride, m.rows)
             for i in range(4):
-                at = r + i * quarter
+                at = r0 + i * quarter
                 if at <= last:
                     total = sums[i]
                     if m.bias:
@@ -98,6 +149,16 @@ def pieces_of(m):  # type: ignore[no-untyped-def]
 
 
 @jit
+def beginning(m, me):  # type: ignore[no-untyped-def]
+    """Return the memory with which a member begins to read a matrix."""
+    first = first_piece(pieces_of(m), me) * m.chunk
+    quarter = (min(m.rows - first, m.chunk) + 3) // 4
+    return Ahead(
+        m.data + first * m.stride, min(_AHEAD_BYTES, quarter * m.stride), quarter * m.stride, 4
+    )
+
+
+@jit
 def matvec_piece(m, piece, x, residual, y, batch):  # type: ignore[no-untyped-def]
     """Chunk number `piece` of y = m x + bias + residual; `residual` may be Rows(0, 0)."""
     first = piece * m.chunk
@@ -105,24 +166,24 @@ def matvec_piece(m, piece, x, residual, y, batch):  # type: ignore[no-untyped-de
 
 
 @jit
-def matvec(m, x, residual, y, batch, desk):  # type: ignore[no-untyped-def]
+def matvec(m, x, residual, y, batch, desk, me, ahead):  # type: ignore[no-untyped-def]
     """y = m x + bias + residual, with all who call this at the same zeroed `desk`."""
     pieces = pieces_of(m)
-    piece = take(desk, pieces, -1)
+    piece = take(desk, pieces, -1, me, ahead)
     while piece >= 0:
         matvec_piece(m, piece, x, residual, y, batch)
-        piece = take(desk, pieces, piece)
+        piece = take(desk, pieces, piece, me, ahead)
 
 
 @jit
-def swiglu(gate, up, x, y, own, batch, desk):  # type: ignore[no-untyped-def]
+def swiglu(gate, up, x, y, own, batch, desk, me, ahead):  # type: ignore[no-untyped-def]
     """y = silu(gate x) * (up x), with all who call this at the same zeroed `desk`.
 
     `own` is the caller's scratch, two vectors like those of y for each of the batch.
     """
     pieces = pieces_of(gate)
     ups = Rows(own.data + batch * own.stride, own.stride)
-    piece = take(desk, pieces, -1)
+    piece = take(desk, pieces, -1, me, ahead)
     while piece >= 0:
         first = piece * gate.chunk
         end = min(gate.rows, first + gate.chunk)
@@ -134,49 +195,79 @@ def swiglu(gate, up, x, y, own, batch, desk):  # type: ignore[no-untyped-def]
             out = floats(y.data + b * y.stride + first * 4, end - first)
             for i in range(end - first):
                 out[i] = g[i] / (float32(1) + exp(-g[i])) * u[i]
-        piece = take(desk, pieces, piece)
+        piece = take(desk, pieces, piece, me, ahead)
 
 
 @jit
-def _matvec(member, m, x, residual, y, batch, desk):  # type: ignore[no-untyped-def]
-    matvec(m[0], x, residual, y, batch, desk.ctypes.data)
+def pack_all(x, columns, exact, batch):  # type: ignore[no-untyped-def]
+    """Pack every vector of the batch for quantised matrices."""
+    for b in range(batch):
+        quant_dot.pack(x.data + b * x.stride, columns, exact, x.packed + b * x.packed_stride)
 
 
 @jit
-def _swiglu(member, m, x, y, own, batch, desk):  # type: ignore[no-untyped-def]
-    mine = Rows(own.data + member * 2 * batch * own.stride, own.stride)
-    swiglu(m[0], m[1], x, y, mine, batch, desk.ctypes.data)
+def _matvec(me, m, x, residual, y, batch, desk):  # type: ignore[no-untyped-def]
+    matvec(m[0], x, residual, y, batch, desk.ctypes.data, me, NOTHING)
 
 
-def _rows(x: Any) -> Rows:
+@jit
+def _swiglu(me, m, x, y, own, batch, desk):  # type: ignore[no-untyped-def]
+    mine = Rows(own.data + me.member * 2 * batch * own.stride, own.stride)
+    swiglu(m[0], m[1], x, y, mine, batch, desk.ctypes.data, me, NOTHING)
+
+
+def _rows(x: Tensor | None) -> Rows:
     return Rows(0, 0) if x is None else Rows(x.data_ptr(), x.stride(0) * 4)
-
-
-def _matrices(*weights: Any, bias: Any = None) -> np.ndarray[Any, np.dtype[np.void]]:
-    bias_at = 0 if bias is None else bias.data_ptr()
-    records = []
-    for w in weights:
-        rows, columns = w.shape
-        records.append(matrix(w.data_ptr(), rows, columns, w.stride(0) * 4, bias_at))
-    return np.array(records, MATRIX)
 
 
 def _desk(m: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
     return desk(-(-int(m["rows"]) // int(m["chunk"])))
 
 
-def launch(weight: Any, x: Any, bias: Any, residual: Any, out: Any, threads: int | None) -> Any:
-    """Fill `out` [B, N] with x weight^T + bias + residual; float32 tensors on a CPU."""
-    m = _matrices(weight, bias=bias)
+def _inputs(x: Tensor, matrices: Any) -> tuple[Inputs, Any]:
+    """Return the vectors as a kernel takes them, and what must live as long."""
+    if not matrices["bits"].any():
+        return Inputs(*_rows(x), 0, 0), None
+    packed = np.empty((x.shape[0], quant_dot.packed_bytes(x.shape[1])), np.uint8)
+    inputs = Inputs(*_rows(x), packed.ctypes.data, packed.strides[0])
+    pack_all(inputs, x.shape[1], int(matrices["exact"].max()), x.shape[0])
+    return inputs, packed
+
+
+def launch(
+    weight: Tensor | Quantised,
+    x: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    out: Tensor,
+    threads: int | None,
+    *,
+    exact: bool = False,
+) -> Tensor:
+    """Fill `out` [B, N] with x weight^T + bias + residual; float32 tensors on a CPU.
+
+    Quantised weights meet x rounded to int8, or with `exact` x as it is.
+    """
+    m = np.array([matrix(weight, bias, exact=exact)])
+    inputs, _packed = _inputs(x, m)
     y, before = _rows(out), _rows(residual)
-    team(threads).run(_matvec, m, _rows(x), before, y, x.shape[0], _desk(m[0]))
+    team(threads).run(_matvec, m, inputs, before, y, x.shape[0], _desk(m[0]))
     return out
 
 
-def launch_swiglu(gate: Any, up: Any, x: Any, out: Any, threads: int | None) -> Any:
-    """Fill `out` [B, F] with silu(gate x) * (up x); float32 tensors on a CPU."""
+def launch_swiglu(
+    gate: Tensor | Quantised,
+    up: Tensor | Quantised,
+    x: Tensor,
+    out: Tensor,
+    threads: int | None,
+    *,
+    exact: bool = False,
+) -> Tensor:
+    """Fill `out` [B, F] with silu(gate x) * (up x); as for `launch`."""
     members = team(threads)
     own = out.new_empty((members.threads * 2 * x.shape[0], out.shape[1]))
-    m = _matrices(gate, up)
-    members.run(_swiglu, m, _rows(x), _rows(out), _rows(own), x.shape[0], _desk(m[0]))
+    m = np.array([matrix(w, exact=exact) for w in (gate, up)])
+    inputs, _packed = _inputs(x, m)
+    members.run(_swiglu, m, inputs, _rows(out), _rows(own), x.shape[0], _desk(m[0]))
     return out

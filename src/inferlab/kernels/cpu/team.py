@@ -14,15 +14,17 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferlab.kernels.cpu.jit import fetch_add, jit, load_acquire
+from inferlab.kernels.cpu.jit import fetch_add, jit, load_acquire, prefetch
 
 _CGROUP = Path("/sys/fs/cgroup/cpu.max")
 _PATIENCE = 4000  # looks at a counter, some tens of microseconds
+_FINISHED = 1 << 32  # in a cell; below it counts those who took the piece
+_LINE = 64
 
 
 def physical_cores() -> int:
@@ -74,8 +76,8 @@ def _staying(place: set[int] | None) -> Iterator[None]:
 
 
 def desk_bytes(pieces: int) -> int:
-    """Return the bytes of a desk for `pieces`: two counters and a mark on each, in whole lines."""
-    return (2 + pieces + 7) // 8 * 64
+    """Return the bytes of a desk for `pieces`: a counter and a cell for each, in whole lines."""
+    return (1 + pieces + 7) // 8 * 64
 
 
 def desk(pieces: int) -> NDArray[np.int64]:
@@ -83,30 +85,67 @@ def desk(pieces: int) -> NDArray[np.int64]:
     return np.zeros(desk_bytes(pieces) // 8, np.int64)
 
 
+class Me(NamedTuple):
+    """A thread in a kernel: which `member` it is of how many."""
+
+    member: int
+    members: int
+
+
+class Ahead(NamedTuple):
+    """Memory that a thread will read next: `stretches` of `bytes`, `step` bytes apart."""
+
+    address: int
+    bytes: int
+    step: int
+    stretches: int
+
+
+NOTHING = Ahead(0, 0, 0, 0)
+
+
 @jit
-def take(desk, pieces, done):  # type: ignore[no-untyped-def]
+def first_piece(pieces, me):  # type: ignore[no-untyped-def]
+    """Return the piece that a member takes first, if nobody was quicker."""
+    return me.member * pieces // me.members
+
+
+@jit
+def take(desk, pieces, done, me, ahead):  # type: ignore[no-untyped-def]
     """Hand in the piece `done` (-1 for none) and take the next one; -1 once all are finished.
 
-    `desk` is the address of a phase's counters, zeroed memory that the team shares: pieces
-    handed out, pieces finished, and a mark on each that is. When all are handed out, a thread
-    waits a little for those who hold the last ones, and then does their work once more. So
-    nobody waits for a thread that the operating system took off its core, and a phase needs no
-    barrier. A piece must therefore write what it computes and nothing on the way to it, from
-    inputs that stay as they are until the whole team is through.
+    `desk` is the address of a phase's zeroed memory, which the team shares: how many pieces are
+    finished, and a cell for each that says whether it is taken or finished. Every member begins
+    at a place of its own, goes on from piece to piece, and helps the others at the end. When all
+    are taken, a thread asks memory for what it reads `ahead`, waits a little for those who hold
+    the last pieces, and then does their work once more. So nobody waits for a thread that the
+    operating system took off its core, and a phase needs no barrier. A piece must therefore
+    write what it computes and nothing on the way to it, from inputs that stay as they are until
+    the whole team is through.
     """
-    marks = desk + 16
-    if done >= 0 and fetch_add(marks + done * 8, 1) == 0:
-        fetch_add(desk + 8, 1)
-    piece = fetch_add(desk, 1)
-    if piece < pieces:
-        return piece
+    cells = desk + 8
+    piece = first_piece(pieces, me)
+    if done >= 0:
+        if fetch_add(cells + done * 8, _FINISHED) < _FINISHED:
+            fetch_add(desk, 1)
+        piece = done + 1
+    for _ in range(pieces):
+        if piece >= pieces:
+            piece = 0
+        cell = cells + piece * 8
+        if load_acquire(cell) == 0 and fetch_add(cell, 1) == 0:
+            return piece
+        piece += 1
+    for stretch in range(ahead.stretches):
+        for at in range(0, ahead.bytes, _LINE):
+            prefetch(ahead.address + stretch * ahead.step + at)
     looks = 0
-    while load_acquire(desk + 8) < pieces:
+    while load_acquire(desk) < pieces:
         looks += 1
         if looks > _PATIENCE:
             looks = 0
             for left in range(pieces):
-                if load_acquire(marks + left * 8) == 0:
+                if load_acquire(cells + left * 8) < _FINISHED:
                     return left
     return -1
 
@@ -153,11 +192,11 @@ class Team:
             threading.Thread(target=self._serve, args=(member, inbox), daemon=True).start()
 
     def run(self, kernel: Callable[..., Any], *args: Any) -> None:
-        """Call `kernel(member, *args)` in the caller and in every other thread that has a core.
+        """Call `kernel(me, *args)` in the caller and in every other thread that has a core.
 
         Returns when the caller's call has, and all others that began.
         """
-        job = _Job(lambda member: kernel(member, *args))
+        job = _Job(lambda member: kernel(Me(member, self.threads), *args))
         with self._busy, _staying(self._places[0] if self._places else None):
             try:
                 for inbox in self._inboxes:

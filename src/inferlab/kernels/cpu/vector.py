@@ -1,0 +1,379 @@
+"""A few words for vector registers, which numba has no types for: 32 bytes that kernels compute on.
+
+Each word becomes one or a few instructions. They are LLVM's portable ones, lowered to whatever the
+CPU has, but for products of bytes, where AVX2 has an instruction that no pattern is matched to.
+Addresses need no alignment. Nothing is reassociated: results are the same on every CPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inferlab.kernels import backends
+from inferlab.kernels.cpu.jit import jit
+
+if backends.has_numba():
+    import operator
+
+    from llvmlite import ir
+    from numba import types
+    from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
+    from numba.extending import intrinsic as _intrinsic
+    from numba.extending import lower_builtin, models, register_model
+
+    intrinsic: Any = _intrinsic(prefer_literal=True)
+
+    _ELEMENTS = {
+        "i8": ir.IntType(8),
+        "i16": ir.IntType(16),
+        "i32": ir.IntType(32),
+        "f16": ir.HalfType(),
+        "f32": ir.FloatType(),
+    }
+
+    class Vector(types.Type):
+        """The type of 32 bytes in a register: `lanes` numbers side by side."""
+
+        def __init__(self, element: str, lanes: int) -> None:
+            self.element, self.lanes = element, lanes
+            super().__init__(name=f"{element}x{lanes}")
+
+    @register_model(Vector)
+    class _Model(models.PrimitiveModel):
+        def __init__(self, manager: Any, kind: Vector) -> None:
+            super().__init__(manager, kind, _ir(kind.element, kind.lanes))
+
+    def _ir(element: str, lanes: int) -> Any:
+        return ir.VectorType(_ELEMENTS[element], lanes)
+
+    BYTES, SHORTS = Vector("i8", 32), Vector("i16", 16)
+    INTS, FLOATS = Vector("i32", 8), Vector("f32", 8)
+    _ADDRESS = types.int64
+
+    def _splat(element: str, lanes: int, value: float) -> Any:
+        return ir.Constant(_ir(element, lanes), [value] * lanes)
+
+    def _shuffle(builder: Any, value: Any, lanes: Any, other: Any = None) -> Any:
+        other = ir.Constant(value.type, ir.Undefined) if other is None else other
+        index = ir.Constant(ir.VectorType(_ELEMENTS["i32"], len(lanes)), list(lanes))
+        return builder.shuffle_vector(value, other, index)
+
+    def _read(builder: Any, address: Any, kind: Any) -> Any:
+        return builder.load(builder.inttoptr(address, kind.as_pointer()), align=1)
+
+    def _has(context: Any, feature: str) -> bool:
+        """Whether the CPU that is compiled for has a feature; numba's cache knows it as well."""
+        return f"+{feature}" in context.codegen().magic_tuple()[2].split(",")
+
+    # Sums and products of whole vectors.
+
+    @infer_global(operator.add)
+    class _Sums(ConcreteTemplate):
+        cases = [signature(kind, kind, kind) for kind in (SHORTS, INTS, FLOATS)]  # noqa: RUF012
+
+    @infer_global(operator.mul)
+    class _Products(ConcreteTemplate):
+        cases = [signature(FLOATS, FLOATS, FLOATS)]  # noqa: RUF012
+
+    @lower_builtin(operator.add, SHORTS, SHORTS)
+    @lower_builtin(operator.add, INTS, INTS)
+    def _add_whole(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.add(*args)
+
+    @lower_builtin(operator.add, FLOATS, FLOATS)
+    def _add_floats(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.fadd(*args, flags=("contract",))
+
+    @lower_builtin(operator.mul, FLOATS, FLOATS)
+    def _multiply(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.fmul(*args, flags=("contract",))
+
+    # From memory and back.
+
+    @intrinsic
+    def load_bytes(_context, address):  # type: ignore[no-untyped-def]
+        """Read 32 bytes."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return _read(builder, args[0], _ir("i8", 32))
+
+        return BYTES(_ADDRESS), build
+
+    @intrinsic
+    def load_half(_context, address):  # type: ignore[no-untyped-def]
+        """Read 16 bytes; the other 16 are zero."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            half = _read(builder, args[0], _ir("i8", 16))
+            return _shuffle(builder, half, range(32), ir.Constant(half.type, None))
+
+        return BYTES(_ADDRESS), build
+
+    @intrinsic
+    def load_floats(_context, address):  # type: ignore[no-untyped-def]
+        """Read eight float32."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return _read(builder, args[0], _ir("f32", 8))
+
+        return FLOATS(_ADDRESS), build
+
+    @intrinsic
+    def store_floats(_context, address, value):  # type: ignore[no-untyped-def]
+        """Write eight float32."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            builder.store(args[1], builder.inttoptr(args[0], args[1].type.as_pointer()), align=4)
+            return context.get_dummy_value()
+
+        return types.void(_ADDRESS, FLOATS), build
+
+    @intrinsic
+    def store_low_bytes(_context, address, value):  # type: ignore[no-untyped-def]
+        """Write the low byte of each of eight int32: eight bytes."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            low = builder.trunc(args[1], _ir("i8", 8))
+            builder.store(low, builder.inttoptr(args[0], low.type.as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(_ADDRESS, INTS), build
+
+    # Scales: halves read, widened and spread over lanes.
+
+    def _widen_halves(context: Any, builder: Any, bits: Any) -> Any:
+        """Float16 bits, <n x i16>, as <n x float>."""
+        n = bits.type.count
+        if _has(context, "f16c") or "aarch64" in context.codegen().magic_tuple()[0]:
+            return builder.fpext(builder.bitcast(bits, _ir("f16", n)), _ir("f32", n))
+        # Without the instruction LLVM would call a library. Exponents move by 112; those of
+        # infinity and NaN by 224.
+        wide = builder.zext(bits, _ir("i32", n))
+        sign = builder.shl(builder.and_(wide, _splat("i32", n, 0x8000)), _splat("i32", n, 16))
+        rest = builder.shl(builder.and_(wide, _splat("i32", n, 0x7FFF)), _splat("i32", n, 13))
+        big = builder.fmul(builder.bitcast(rest, _ir("f32", n)), _splat("f32", n, 2.0**112))
+        endless = builder.icmp_unsigned(">=", rest, _splat("i32", n, 0x7C00 << 13))
+        top = builder.select(endless, _splat("i32", n, 0x7F800000), _splat("i32", n, 0))
+        whole = builder.or_(builder.or_(builder.bitcast(big, _ir("i32", n)), top), sign)
+        return builder.bitcast(whole, _ir("f32", n))
+
+    @intrinsic
+    def spread_halves(_context, address):  # type: ignore[no-untyped-def]
+        """Read two float16: the first in the lower four lanes, the second in the upper four."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            pair = _read(builder, args[0], _ir("i16", 2))
+            return _widen_halves(context, builder, _shuffle(builder, pair, [0] * 4 + [1] * 4))
+
+        return FLOATS(_ADDRESS), build
+
+    @intrinsic
+    def spread_half(_context, address, lanes):  # type: ignore[no-untyped-def]
+        """Read one float16 into the lowest `lanes` (a literal 4 or 8); the others are zero."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            one = _read(builder, args[0], _ir("i16", 1))
+            zero = ir.Constant(one.type, None)
+            count = signature.args[1].literal_value
+            order = [0] * count + [1] * (8 - count)
+            return _widen_halves(context, builder, _shuffle(builder, one, order, zero))
+
+        return (FLOATS(_ADDRESS, lanes), build) if isinstance(lanes, types.Literal) else None
+
+    @intrinsic
+    def spread(_context, value):  # type: ignore[no-untyped-def]
+        """Put one float32 in all lanes."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            empty = ir.Constant(_ir("f32", 8), ir.Undefined)
+            one = builder.insert_element(empty, args[0], ir.IntType(32)(0))
+            return _shuffle(builder, one, [0] * 8)
+
+        return FLOATS(types.float32), build
+
+    @intrinsic
+    def spread_two(_context, low, high):  # type: ignore[no-untyped-def]
+        """Put one float32 in the lower four lanes, another in the upper four."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            empty = ir.Constant(_ir("f32", 8), ir.Undefined)
+            both = builder.insert_element(empty, args[0], ir.IntType(32)(0))
+            both = builder.insert_element(both, args[1], ir.IntType(32)(1))
+            return _shuffle(builder, both, [0] * 4 + [1] * 4)
+
+        return FLOATS(types.float32, types.float32), build
+
+    # Unpacking, and products of bytes.
+
+    @intrinsic
+    def low_nibbles(_context, value):  # type: ignore[no-untyped-def]
+        """Keep the low four bits of each byte."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return builder.and_(args[0], _splat("i8", 32, 15))
+
+        return BYTES(BYTES), build
+
+    @intrinsic
+    def high_nibbles(_context, value):  # type: ignore[no-untyped-def]
+        """Move the high four bits of each byte down."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return builder.lshr(args[0], _splat("i8", 32, 4))
+
+        return BYTES(BYTES), build
+
+    @intrinsic
+    def dot_pairs(_context, small, signed):  # type: ignore[no-untyped-def]
+        """Multiply bytes, 0 to 63 and -128 to 127, and add each two neighbours: 16 int16."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            if _has(context, "avx2"):
+                kind = ir.FunctionType(_ir("i16", 16), [_ir("i8", 32)] * 2)
+                name = "llvm.x86.avx2.pmadd.ub.sw"
+                call = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+                return builder.call(call, args)
+            even, odd = (
+                builder.mul(
+                    builder.zext(_shuffle(builder, args[0], range(i, 32, 2)), _ir("i16", 16)),
+                    builder.sext(_shuffle(builder, args[1], range(i, 32, 2)), _ir("i16", 16)),
+                )
+                for i in (0, 1)
+            )
+            return builder.add(even, odd)
+
+        return SHORTS(BYTES, BYTES), build
+
+    def _sum_pairs(builder: Any, products: Any) -> Any:
+        """Add each two neighbours of <16 x i32>."""
+        return builder.add(*(_shuffle(builder, products, range(i, 16, 2)) for i in (0, 1)))
+
+    @intrinsic
+    def sum_pairs(_context, value):  # type: ignore[no-untyped-def]
+        """Add each two neighbours of 16 int16: eight int32."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return _sum_pairs(builder, builder.sext(args[0], _ir("i32", 16)))
+
+        return INTS(SHORTS), build
+
+    @intrinsic
+    def dot_quads(_context, left, right):  # type: ignore[no-untyped-def]
+        """Multiply 16 signed bytes at `left` with those at `right`; add neighbours: eight int32."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            wide = (builder.sext(_read(builder, a, _ir("i8", 16)), _ir("i32", 16)) for a in args)
+            return _sum_pairs(builder, builder.mul(*wide))
+
+        return INTS(_ADDRESS, _ADDRESS), build
+
+    @intrinsic
+    def fold(_context, left, right):  # type: ignore[no-untyped-def]
+        """Add the halves of each of two vectors: the first's sums below, the second's above."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            low = _shuffle(builder, args[0], [0, 1, 2, 3, 8, 9, 10, 11], args[1])
+            high = _shuffle(builder, args[0], [4, 5, 6, 7, 12, 13, 14, 15], args[1])
+            return builder.add(low, high)
+
+        return INTS(INTS, INTS), build
+
+    # From whole numbers to floats and back.
+
+    @intrinsic
+    def to_floats(_context, value):  # type: ignore[no-untyped-def]
+        """Turn eight int32 into float32."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return builder.sitofp(args[0], _ir("f32", 8))
+
+        return FLOATS(INTS), build
+
+    @intrinsic
+    def float_nibbles(_context, address, high):  # type: ignore[no-untyped-def]
+        """Read eight bytes; their low or, with `high` (a literal), high four bits as float32."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            wide = builder.zext(_read(builder, args[0], _ir("i8", 8)), _ir("i32", 8))
+            if signature.args[1].literal_value:
+                part = builder.lshr(wide, _splat("i32", 8, 4))
+            else:
+                part = builder.and_(wide, _splat("i32", 8, 15))
+            return builder.sitofp(part, _ir("f32", 8))
+
+        return (FLOATS(_ADDRESS, high), build) if isinstance(high, types.Literal) else None
+
+    @intrinsic
+    def float_bytes(_context, address):  # type: ignore[no-untyped-def]
+        """Read eight signed bytes as float32."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            wide = builder.sext(_read(builder, args[0], _ir("i8", 8)), _ir("i32", 8))
+            return builder.sitofp(wide, _ir("f32", 8))
+
+        return FLOATS(_ADDRESS), build
+
+    @intrinsic
+    def rounded(_context, value):  # type: ignore[no-untyped-def]
+        """Round eight float32 of at most 2^21 to the nearest int32, halves to even."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            # 1.5 * 2^23: whole numbers are then the last bits of the sum.
+            shifted = builder.fadd(args[0], _splat("f32", 8, 12582912.0))
+            return builder.sub(
+                builder.bitcast(shifted, _ir("i32", 8)), _splat("i32", 8, 0x4B400000)
+            )
+
+        return INTS(FLOATS), build
+
+    # Over all lanes.
+
+    @intrinsic
+    def larger(_context, left, right):  # type: ignore[no-untyped-def]
+        """Return the larger magnitude lane by lane; NaN if either is."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            a, b = (_magnitude(builder, value) for value in args)
+            keep = builder.fcmp_unordered(">", a, b)  # true for NaN in either
+            either = builder.fcmp_unordered("uno", b, b)
+            return builder.select(either, b, builder.select(keep, a, b))
+
+        return FLOATS(FLOATS, FLOATS), build
+
+    def _magnitude(builder: Any, value: Any) -> Any:
+        bits = builder.bitcast(value, _ir("i32", 8))
+        return builder.bitcast(builder.and_(bits, _splat("i32", 8, 0x7FFFFFFF)), _ir("f32", 8))
+
+    @intrinsic
+    def lane(_context, value, index):  # type: ignore[no-untyped-def]
+        """Return one lane, by a literal index, as a float32."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return builder.extract_element(args[0], ir.IntType(32)(signature.args[1].literal_value))
+
+        fits = isinstance(index, types.Literal)
+        return (types.float32(FLOATS, index), build) if fits else None
+
+    @intrinsic
+    def turned(_context, value, by):  # type: ignore[no-untyped-def]
+        """Move lane i + `by` (a literal) to lane i, round the end."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            by = signature.args[1].literal_value
+            return _shuffle(builder, args[0], [(i + by) % 8 for i in range(8)])
+
+        return (FLOATS(FLOATS, by), build) if isinstance(by, types.Literal) else None
+
+else:
+    load_bytes = load_half = load_floats = store_floats = store_low_bytes = jit
+    spread_halves = spread_half = spread = spread_two = low_nibbles = high_nibbles = jit
+    dot_pairs = sum_pairs = dot_quads = fold = to_floats = float_nibbles = float_bytes = jit
+    rounded = larger = lane = turned = jit
+
+
+@jit
+def total(value):  # type: ignore[no-untyped-def]
+    """Return the sum of eight float32, in a fixed order."""
+    value = value + turned(value, 4)
+    value = value + turned(value, 2)
+    return lane(value + turned(value, 1), 0)

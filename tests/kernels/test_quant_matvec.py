@@ -1,0 +1,251 @@
+"""Matrix-vector products on quantised weights against widening and multiplying in float64."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from inferlab.errors import InferlabError
+from inferlab.kernels import backends, ops, reference
+from inferlab.kernels.quantised import FORMATS, Quantised, quantise
+from inferlab.kernels.reference import rms_ratio
+
+GENERATOR = torch.Generator().manual_seed(2)
+needs_numba = pytest.mark.skipif(not backends.has_numba(), reason="numba is not here")
+EXACT = 1e-5
+LIMITS = {"float32": EXACT, "int8": 1e-2}
+WAYS = pytest.mark.parametrize(
+    ("backend", "activations"),
+    [
+        ("torch", "float32"),
+        pytest.param("simd", "float32", marks=needs_numba),
+        pytest.param("simd", "int8", marks=needs_numba),
+    ],
+)
+
+
+def draw(*shape):
+    return torch.randn(shape, generator=GENERATOR)
+
+
+def met(x, activations):
+    """What the weights meet: x, or x with every block rounded to 8 bits."""
+    if activations == "float32":
+        return x
+    blocks = x.unflatten(1, (-1, 32))
+    largest = blocks.abs().amax(-1, keepdim=True)
+    steps = torch.round(blocks * torch.where(largest > 0, 127 / largest, 0))
+    return (steps.double() * (largest / 127).double()).flatten(1)
+
+
+@pytest.fixture(autouse=True)
+def poison(monkeypatch):
+    """Outputs begin as NaN, so that what a kernel leaves out cannot pass for a zero."""
+    monkeypatch.setattr(ops, "_new", lambda *shape: torch.full(shape, math.nan))
+
+
+def guarded(weight: Quantised) -> Quantised:
+    """The same matrix in memory that ends with it, among NaN and codes of all ones.
+
+    What a kernel reads beyond a row or the matrix then shows.
+    """
+    planes = []
+    for plane in (weight.weights, weight.scales, weight.mins):
+        if plane is None:
+            continue
+        fill = math.nan if plane.is_floating_point() else 85
+        around = torch.full((plane.shape[0] + 2, *plane.shape[1:]), fill, dtype=plane.dtype)
+        around[1:-1] = plane
+        planes.append(around[1:-1])
+    return Quantised(weight.format, *planes)
+
+
+@WAYS
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("columns", [32, 64, 96, 576, 1536])
+@pytest.mark.parametrize("rows", [1, 5, 123])
+def test_a_product_is_that_of_the_widened_matrix(backend, activations, format, columns, rows):
+    weight = guarded(quantise(draw(rows, columns), format))
+    x, bias, residual = draw(3, columns), draw(rows), draw(3, rows)
+    got = ops.quant_matvec(
+        weight, x, bias, residual, backend=backend, activations=activations, threads=2
+    )
+    right = reference.quant_matvec(weight, met(x, activations), bias, residual)
+    assert rms_ratio(got, right) < EXACT
+    got = ops.quant_matvec(weight, x, backend=backend, activations=activations)
+    assert rms_ratio(got, reference.quant_matvec(weight, met(x, activations))) < EXACT
+    if rows > 100:  # of a few numbers all may lie near zero
+        assert rms_ratio(got, reference.quant_matvec(weight, x)) < LIMITS[activations]
+
+
+@WAYS
+@pytest.mark.parametrize("formats", [("q4_1", "q4_1"), ("q4_0", "q8_0"), ("int8", "q4_1")])
+@pytest.mark.parametrize(("rows", "columns"), [(5, 96), (1536, 576)])
+def test_swiglu(backend, activations, formats, rows, columns):
+    gate, up = (guarded(quantise(draw(rows, columns), f)) for f in formats)
+    x = draw(2, columns) / columns**0.5
+    got = ops.quant_swiglu(gate, up, x, backend=backend, activations=activations, threads=2)
+    assert rms_ratio(got, reference.quant_swiglu(gate, up, met(x, activations))) < EXACT
+
+
+@pytest.mark.slow
+@needs_numba
+@pytest.mark.parametrize("activations", LIMITS)
+@pytest.mark.parametrize("batch", [1, 2, 16])
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_vocabulary(format, batch, activations):
+    weight, x = quantise(draw(49152, 576), format), draw(batch, 576)
+    got = ops.quant_matvec(weight, x, backend="simd", activations=activations)
+    assert rms_ratio(got, reference.quant_matvec(weight, x)) < LIMITS[activations]
+
+
+@WAYS
+@pytest.mark.parametrize("format", FORMATS)
+def test_awkward_values(backend, activations, format):
+    """Every code, scales that are subnormal or negative, blocks of x that are zero or far apart."""
+    codes = torch.arange(256).repeat(3, 2).to(torch.uint8)
+    if format in ("q4_0", "q4_1"):
+        scales = torch.tensor([1.0, -0.5, 6e-8, 3e-5, 0.0, 2000.0, 1.0, 1e-4] * 2).half()
+        planes = [codes, scales.repeat(3, 2)]
+    elif format == "q8_0":
+        scales = torch.tensor([1.0, -0.5, 6e-8, 3e-5, 0.0, 2000.0, 1.0, 1e-4] * 2).half()
+        planes = [codes.view(torch.int8), scales.repeat(3, 1)]
+    else:
+        planes = [codes.view(torch.int8), torch.tensor([1.0, -1e-3, 1e3])]
+    if format == "q4_1":
+        planes.append(planes[1].flip(1).contiguous())
+    weight = Quantised(format, *planes)
+    x = draw(2, weight.shape[1])
+    x[0, 32:64] = 0
+    x[0, 64:96] *= 1e-30
+    x[1, :32] *= 1e20
+    got = ops.quant_matvec(weight, x, backend=backend, activations=activations)
+    right = reference.quant_matvec(weight, met(x, activations))
+    for row in range(2):
+        assert rms_ratio(got[row], right[row]) < EXACT
+
+
+@WAYS
+@pytest.mark.parametrize("format", FORMATS)
+def test_nan_and_infinity_are_passed_on(backend, activations, format):
+    weight, x = quantise(draw(6, 96), format), draw(3, 96)
+    x[0, 70], x[1, 3] = math.nan, math.inf
+    got = ops.quant_matvec(weight, x, backend=backend, activations=activations)
+    assert not got[:2].isfinite().any()
+    assert got[2].isfinite().all()
+
+
+@WAYS
+def test_empty_batches_and_matrices(backend, activations):
+    weight = quantise(draw(5, 32), "q4_1")
+    way = {"backend": backend, "activations": activations}
+    assert ops.quant_matvec(weight, torch.empty(0, 32), **way).shape == (0, 5)
+    assert ops.quant_swiglu(weight, weight, torch.empty(0, 32), **way).shape == (0, 5)
+    none = quantise(torch.empty(0, 32), "q8_0")
+    assert ops.quant_matvec(none, draw(2, 32), **way).shape == (2, 0)
+
+
+@needs_numba
+@pytest.mark.parametrize("activations", LIMITS)
+@pytest.mark.parametrize("batch", range(1, 17))
+def test_a_row_is_bit_for_bit_what_it_is_alone(batch, activations):
+    gate, up = (quantise(draw(77, 96), format) for format in ("q4_1", "q8_0"))
+    x, residual = draw(batch, 96), draw(batch, 77)
+    way = {"backend": "simd", "activations": activations}
+    together = (
+        ops.quant_matvec(gate, x, None, residual, threads=2, **way),
+        ops.quant_swiglu(gate, up, x, threads=3, **way),
+    )
+    for b in range(batch):
+        one = slice(b, b + 1)
+        alone = (
+            ops.quant_matvec(gate, x[one], None, residual[one], threads=1, **way),
+            ops.quant_swiglu(gate, up, x[one], threads=1, **way),
+        )
+        for all_rows, row in zip(together, alone, strict=True):
+            assert torch.equal(all_rows[b], row[0])
+
+
+@needs_numba
+def test_int8_is_the_default_of_the_simd_kernel():
+    weight, x = quantise(draw(50, 64), "q4_1"), draw(1, 64)
+    by_default = ops.quant_matvec(weight, x)
+    assert torch.equal(by_default, ops.quant_matvec(weight, x, activations="int8"))
+    assert not torch.equal(by_default, ops.quant_matvec(weight, x, activations="float32"))
+
+
+def test_what_cannot_be_is_refused_by_name():
+    with pytest.raises(InferlabError, match="200 columns cannot be q4_1"):
+        quantise(draw(4, 200), "q4_1")
+    odd, x = quantise(draw(4, 200), "int8"), draw(1, 200)
+    with pytest.raises(InferlabError, match="columns in blocks of 32"):
+        ops.quant_matvec(odd, x, backend="simd")
+    assert rms_ratio(ops.quant_matvec(odd, x), reference.quant_matvec(odd, x)) < 1e-5
+    weight, x = quantise(draw(4, 64), "q4_1"), draw(1, 64)
+    with pytest.raises(InferlabError, match=r"x has shape \[1, 60\]; it must be \[any, 64\]"):
+        ops.quant_matvec(weight, x[:, :60])
+    with pytest.raises(InferlabError, match=r"up has shape \[3, 64\]; it must be \[4, 64\]"):
+        ops.quant_swiglu(weight, quantise(draw(3, 64), "q4_1"), x)
+    with pytest.raises(InferlabError, match="unknown activations 'int4'"):
+        ops.quant_matvec(weight, x, activations="int4")
+    with pytest.raises(InferlabError, match="activations int8 needs backend simd"):
+        ops.quant_matvec(weight, x, activations="int8", backend="torch")
+    with pytest.raises(InferlabError, match="at most 16 rows"):
+        ops.quant_matvec(weight, draw(17, 64), backend="simd")
+
+
+@needs_numba
+def test_packing_keeps_values_to_half_a_step():
+    from inferlab.kernels.cpu import quant_dot
+
+    x = (100 * draw(5 * 32)).numpy()
+    out = np.zeros(quant_dot.packed_bytes(x.size), np.uint8)
+    quant_dot.pack(x.ctypes.data, x.size, 0, out.ctypes.data)
+    pairs = out[: 3 * quant_dot.PAIR_BYTES].reshape(3, quant_dot.PAIR_BYTES)
+    codes = pairs[:, :64].view(np.int8).reshape(3, 2, 2, 16).swapaxes(1, 2).reshape(-1)
+    scales = pairs[:, 64:96].view(np.float32).repeat(8, 1).reshape(-1)
+    assert (codes[5 * 32 :] == 0).all()
+    assert (scales[5 * 32 :] == 0).all()
+    codes, scales = codes[: x.size], scales[: x.size]
+    assert (np.abs(codes * scales - x) <= scales / 2 * (1 + 1e-5)).all()
+    assert np.abs(codes.reshape(5, 32)).max(1).tolist() == [127] * 5
+    sums = pairs[:, 96:].view(np.float32).reshape(6, 4).sum(1)[:5]
+    np.testing.assert_allclose(sums, (codes * scales).reshape(5, 32).sum(1), rtol=1e-5, atol=1e-3)
+
+
+_ELSEWHERE = """
+import numpy as np, torch
+from inferlab.kernels import ops, reference
+from inferlab.kernels.quantised import FORMATS, quantise
+torch.manual_seed(0)
+x = torch.randn(2, 96)
+for format in FORMATS:
+    weight = quantise(torch.randn(9, 96), format)
+    for way, limit in (("float32", 1e-5), ("int8", 1e-2)):
+        y = ops.quant_matvec(weight, x, backend="simd", activations=way)
+        assert reference.rms_ratio(y, reference.quant_matvec(weight, x)) < limit, (format, way)
+        print(format, way, y.numpy().tobytes().hex())
+"""
+
+
+@pytest.mark.slow
+@needs_numba
+def test_a_cpu_without_avx2_gets_the_same_numbers(tmp_path):
+    """The portable instructions compute what AVX2's do, to the last bits of a float32 sum."""
+    found = {}
+    for name, features in (("here", {}), ("old", {"NUMBA_CPU_NAME": "generic"})):
+        environment = os.environ | {"INFERLAB_CACHE": str(tmp_path)} | features
+        command = [sys.executable, "-c", _ELSEWHERE]
+        run = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+        lines = (line.split() for line in run.stdout.splitlines())
+        found[name] = {(a, b): np.frombuffer(bytes.fromhex(c), np.float32) for a, b, c in lines}
+    assert found["here"].keys() == found["old"].keys()
+    for key, values in found["here"].items():
+        np.testing.assert_allclose(values, found["old"][key], rtol=2e-5, atol=2e-5)
