@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -26,6 +26,7 @@ from inferlab.model.config import read_json
 
 BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 Message = Mapping[str, Any]
+_MARK = "\ufdd0"  # a code point that Unicode keeps for a program's own use, never in a text
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -62,13 +63,8 @@ class Tokenizer:
 
     def encode(self, text: str, *, bos: bool = True) -> list[int]:
         """Return the ids of `text`; with `bos`, after one BOS if the model is trained so."""
-        try:
-            ids = self.backend.encode(text, add_special_tokens=False).ids
-        except TypeError:  # what the library says of half a surrogate pair
-            raise InferlabError("prompt is not text in UTF-8") from None
-        if bos and self.adds_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
-            ids.insert(0, self.bos_id)
-        return ids
+        ids = self._encoding(text).ids
+        return self._after_bos(ids) if bos else ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of `ids` without special tokens; broken bytes become U+FFFD."""
@@ -94,9 +90,49 @@ class Tokenizer:
     def chat(self, messages: Sequence[Message], system: str | None = None) -> list[int]:
         """Return the ids of the prompt that `render` makes.
 
-        The template writes the special tokens, BOS among them, so none is added to it.
+        The template writes the special tokens, BOS among them, so none is added to it. One that
+        a message spells out is plain text: typing `<|im_start|>` begins no turn.
         """
-        return self.encode(self.render(messages, system), bos=self.completes_bos)
+        if system is not None:
+            messages = [{"role": "system", "content": system}, *messages]
+        text = self.render([self._marked(message) for message in messages])
+        ids = list(self._unmarked(text)) if _MARK in text else self._encoding(text).ids
+        return self._after_bos(ids) if self.completes_bos else ids
+
+    def _encoding(self, text: str) -> tokenizers.Encoding:
+        try:
+            return self.backend.encode(text, add_special_tokens=False)
+        except TypeError:  # what the library says of half a surrogate pair
+            raise InferlabError("prompt is not text in UTF-8") from None
+
+    def _after_bos(self, ids: list[int]) -> list[int]:
+        """Return `ids` after one BOS, if the model is trained so."""
+        if not self.adds_bos or self.bos_id is None or ids[:1] == [self.bos_id]:
+            return ids
+        return [self.bos_id, *ids]
+
+    def _marked(self, message: Message) -> Message:
+        """Return a message with a mark inside each special token that its content spells."""
+        content = message.get("content")
+        if not isinstance(content, str):
+            return message
+        for token in self._special_ids:
+            content = content.replace(token, token[:1] + _MARK + token[1:])
+        return {**message, "content": content}
+
+    def _unmarked(self, text: str) -> Iterator[int]:
+        """Yield the ids of a text with marks, as if these were not there: they part no words."""
+        encoding, done = self._encoding(text), 0
+        special = set(self._special_ids.values())
+        for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            if token in special:
+                yield from self._plain_ids(text[done:start])
+                yield token
+                done = end
+        yield from self._plain_ids(text[done:])
+
+    def _plain_ids(self, text: str) -> list[int]:
+        return self._plain.encode(text.replace(_MARK, ""), add_special_tokens=False).ids
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes that a token stands for; none for a special or unknown token."""
@@ -115,6 +151,18 @@ class Tokenizer:
     def strips_first_space(self) -> bool:
         """Whether encoding put a space before the text, which decoding has to take away."""
         return "Strip" in self._decoders
+
+    @cached_property
+    def _special_ids(self) -> dict[str, int]:
+        added = self.backend.get_added_tokens_decoder()
+        return {t.content: i for i, t in added.items() if t.special and len(t.content) > 1}
+
+    @cached_property
+    def _plain(self) -> tokenizers.Tokenizer:
+        """The backend, but to it a special token is text like any other."""
+        plain = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        plain.encode_special_tokens = True
+        return plain
 
     @cached_property
     def _added(self) -> dict[int, bytes]:
