@@ -17,6 +17,7 @@ from inferlab.figures import (
     inside,
     ladder,
     machine,
+    memory,
     parts,
     passes,
     pins,
@@ -84,6 +85,23 @@ FIGURES = {
     "wall": lambda: wall.bars("k20x", "b200-sxm", "32 bit"),
     "reached": lambda: wall.reached(20.0, 24.0, "a chip"),
     "ceiling still": lambda: stills.ceiling(scenes.ceiling_data(LLAMA, H100)),
+    "kv growth": lambda: memory.growth([LLAMA, SMOL]),
+    "kv per token": lambda: memory.per_token(
+        [LLAMA, SMOL], {"llama-2-70b": "8 share one", "smollm2-135m": "3 share one"}
+    ),
+    "steps with a past": lambda: memory.steps(
+        [
+            {"label": "predicted", "contexts": [1, 9], "seconds": [0.02, 0.03], "role": "bytes"},
+            {
+                "label": "measured",
+                "contexts": [1, 9],
+                "seconds": [0.022, 0.034],
+                "role": "kv",
+                "measured": True,
+            },
+        ],
+        "A longer past makes each step dearer",
+    ),
     "memory-wall still": lambda: stills.memory_wall(scenes.memory_wall_data()),
     "tiles still": lambda: inside.tiles(machines.tile_loads_data()),
 }
