@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import inferlab.notebook
 from inferlab.errors import InferlabError
 from inferlab.panels import Panel, panel
 
@@ -100,7 +101,7 @@ CHAPTERS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 def panel_of(notebook: Path):
     """Run a chapter's cells as far as its panel, and return that."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    scope: dict = {"__name__": "__main__"}
+    scope: dict = {"__name__": "__main__", "notebook": inferlab.notebook}  # as the setup cell does
     for cell in cells:
         code = "".join(cell["source"])
         if cell["cell_type"] == "code" and not re.search("^ *%pip", code, re.MULTILINE):
