@@ -50,13 +50,39 @@ def curve(
     }
 
 
+def step_curve(
+    shape: ModelShape,
+    hardware: Hardware,
+    dtype: str,
+    *,
+    label: str | None = None,
+    answers: Sequence[int] = tuple(range(1, 17)),
+    stored: Mapping[str, float] | None = None,
+    arithmetic: str | None = None,
+) -> dict[str, Any]:
+    """Return the predicted price of decode steps that `answers` share, as `curve` does.
+
+    The tokens of such a pass are those of as many answers, one each, that have just begun.
+    """
+    if arithmetic:
+        hardware = replace(hardware, flops={arithmetic: hardware.flops[arithmetic]})
+    steps = [costs.decode_step(shape, 0, n, dtype=dtype, stored=stored) for n in answers]
+    return {
+        "label": label or dtype,
+        "tokens": list(answers),
+        "seconds": [roofline.place(step, hardware, dtype).seconds for step in steps],
+        "knee": limits.knee_tokens(hardware, dtype),
+    }
+
+
 def price(
     curves: Sequence[Mapping[str, Any]],
     measured: Sequence[Mapping[str, Any]] = (),
     *,
     title: str | None = None,
+    across: str = "tokens in the pass",
 ) -> Figure:
-    """Draw the time of a pass against its tokens, both axes logarithmic.
+    """Draw the time of a pass against its tokens, both axes logarithmic; `across` names them.
 
     `curves` are dicts as `curve` returns them, the first drawn strongest: blue where a pass waits
     for bytes, orange where it waits for arithmetic, a dot at the knee between. `measured` are
@@ -87,7 +113,7 @@ def price(
     axes.set(
         xscale="log",
         yscale="log",
-        xlabel="tokens in the pass",
+        xlabel=across,
         ylabel="milliseconds a pass",
     )
     ends = [n for one in (*curves, *measured) for n in one["tokens"]]
@@ -124,6 +150,15 @@ def _measured_finding(points: Mapping[str, Any], knee: float) -> str | None:
     return (
         f"{shared:,} tokens in a pass took {_count(few)} times as long as one, "
         f"{longest:,} took {_count(many)} times"
+    )
+
+
+def faster(wide: Mapping[str, Any], narrow: Mapping[str, Any]) -> str:
+    """Say how much faster a step was with narrow weights, for one answer and for the most."""
+    times = [a / b for a, b in zip(wide["seconds"], narrow["seconds"], strict=True)]
+    return (
+        f"In {narrow['label']} a step of one answer was {_count(times[0])} times as fast as in "
+        f"{wide['label']}, a step of {narrow['tokens'][-1]} answers {_count(times[-1])} times"
     )
 
 
