@@ -115,7 +115,7 @@ def test_generate_prints_the_text_on_stdout_and_its_account_on_stderr(run, llm):
     code, out, err = run("generate", "hi", *NINE)
     want = answer(llm)
     assert (code, out) == (0, want.text + "\n")
-    assert err.startswith(f"{want.prompt_tokens} prompt + 9 output tokens · TTFT ")
+    assert err.startswith(f"{want.prompt_tokens} prompt + 9 output tokens · fp32 · TTFT ")
     for word in ("TPOT", "tok/s", "B/token", "B/s", "% of the 1 GB/s this machine reads"):
         assert word in err
     assert err.count("\n") == 1
@@ -184,6 +184,22 @@ def test_every_sampling_option_reaches_the_sampler(run, llm):
     assert out == plain + "\n"
 
 
+@pytest.mark.parametrize(("quantize", "name"), [("q8", "q8_0"), ("q4", "q4_1")])
+def test_case_40_quantised_matrices_are_counted_and_the_others_named(run, folder, quantize, name):
+    """Two `down` matrices of 48 columns fill no blocks; a q4 table has 8 bits."""
+    want = answer(LLM.load(folder, quantize=quantize, activations="float32"))
+    options = ("--quantize", quantize, "--activations", "float32")
+    code, out, err = run("generate", "hi", *NINE, "--json", *options)
+    got = json.loads(out)
+    assert (code, got["token_ids"], got["dtype"]) == (0, want.token_ids, name)
+    expected = {"q8_0": 13, "fp32": 2} if quantize == "q8" else {"q8_0": 1, "q4_1": 12, "fp32": 2}
+    assert got["matrices"] == expected
+    assert err == "2 of 15 matrices stay float: their columns are no multiple of 32\n"
+    assert got["weight_bytes_per_token"] == want.weight_bytes_per_token
+    _, _, err = run("generate", "hi", *NINE, *options)
+    assert f"output tokens · {name} · TTFT" in err
+
+
 def test_the_template_is_used_unless_raw_is_asked_for(run, llm):
     _, out, _ = run("generate", "hi", *NINE, "--system", "be brief", "--json")
     assert json.loads(out)["token_ids"] == answer(llm, system="be brief").token_ids
@@ -204,8 +220,13 @@ def test_the_template_is_used_unless_raw_is_asked_for(run, llm):
         (["generate", "x", "--threads", "0"], "threads must be"),
         (["generate", "x", "--dtype", "int3"], "unknown dtype 'int3'"),
         (["generate", "x", "--device", "gpu"], "unknown device 'gpu'"),
-        (["generate", "x", "--quantize", "q4"], "quantize q4 comes with the next version"),
+        (["generate", "x", "--quantize", "q5"], "unknown quantize 'q5': did you mean q4, q8?"),
         (["generate", "x", "--quantize", "none", "--stop", ""], "stop must be"),
+        (["generate", "x", "--activations", "int4"], "unknown activations 'int4': did you mean"),
+        (
+            ["generate", "x", "--activations", "int8", "--kernels", "torch"],
+            "activations int8 needs kernels simd",
+        ),
         (["chat", "--threads", "0"], "threads must be"),
     ],
 )
@@ -333,6 +354,7 @@ def test_ctrl_c_ends_with_what_was_generated(folder, command):
         (["explain", "--model", 5000 * "x", "--device", "t4"], "model"),
         (["explain", "--model", "", "--device", "t4"], "unknown model"),
         (["bench", "decode", "--tokens", "99999999", "--no-peers"], "tokens is 99999999"),
+        (["bench", "prefill", "--tokens", "0", "--no-peers"], "tokens is [0]"),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_code_2(monkeypatch, capsys, arguments, words):

@@ -70,7 +70,13 @@ Seed = Annotated[int | None, typer.Option(help="The same seed gives the same tok
 Stop = Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")]
 System = Annotated[str | None, typer.Option(help="A system message for the chat template.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads; one a core if left out.")]
-Quantize = Annotated[str | None, typer.Option(help="none: weights as floating point.")]
+Quantize = Annotated[
+    str | None,
+    typer.Option(help="q8 or q4 rounds float weights, none widens all; left out, as stored."),
+]
+Activations = Annotated[
+    str, typer.Option(help="int8 or float32 where a CPU meets quantised weights; auto is int8.")
+]
 Dtype = Annotated[str, typer.Option(help="fp32, bf16 or fp16; auto is the device's own.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda; auto takes a GPU if there is one.")]
 Kernels = Annotated[str, typer.Option(help="simd, triton or torch; auto takes the fastest.")]
@@ -119,6 +125,7 @@ def generate(
     ] = False,
     threads: Threads = None,
     quantize: Quantize = None,
+    activations: Activations = "auto",
     dtype: Dtype = "auto",
     device: Device = "auto",
     kernels: Kernels = "auto",
@@ -143,7 +150,16 @@ def generate(
         if not text:
             raise InferlabError("prompt is empty: give some text, or - and text on standard input")
         with _progress("reading the model"):
-            llm = LLM.load(model, device, dtype, quantize, kernels, threads=threads)
+            llm = LLM.load(
+                model,
+                device,
+                dtype,
+                quantize,
+                kernels,
+                threads=threads,
+                activations=activations,
+            )
+        _note_floats(llm, quantize)
         ids: str | list[int] = text
         if llm.tokenizer and llm.tokenizer.has_chat_template and not raw:
             ids = llm.tokenizer.chat([{"role": "user", "content": text}], system)
@@ -169,6 +185,7 @@ def chat(
     system: System = None,
     threads: Threads = None,
     quantize: Quantize = None,
+    activations: Activations = "auto",
     dtype: Dtype = "auto",
     device: Device = "auto",
     kernels: Kernels = "auto",
@@ -188,7 +205,16 @@ def chat(
             stop=tuple(stop or ()),
         )
         with _progress("reading the model"):
-            llm = LLM.load(model, device, dtype, quantize, kernels, threads=threads)
+            llm = LLM.load(
+                model,
+                device,
+                dtype,
+                quantize,
+                kernels,
+                threads=threads,
+                activations=activations,
+            )
+        _note_floats(llm, quantize)
         conversation = llm.chat(system)
         typed = sys.stdin.isatty()
         if typed:
@@ -302,6 +328,10 @@ def bench_decode(
     tokens: Annotated[int, typer.Option(help="Tokens to decode.")] = 64,
     model: Model = None,
     threads: Threads = None,
+    quantize: Quantize = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    kernels: Kernels = "auto",
     peers: Annotated[bool, typer.Option(help="Measure transformers too, if it is here.")] = True,
     as_json: Json = False,
 ) -> None:
@@ -313,7 +343,7 @@ def bench_decode(
     from inferlab.measure import decode
 
     with _interruptible(), _progress("loading the model"):
-        llm = LLM.load(model, threads=threads)
+        llm = LLM.load(model, device, dtype, quantize, kernels, threads=threads)
     with _interruptible(), _progress("measuring"):
         found = decode.bench(llm, tokens, peers=peers, source=model)
     if as_json:
@@ -323,25 +353,79 @@ def bench_decode(
     for name in ("", "tok/s", "a token", "bytes a token", "bandwidth", "of what is read here"):
         table.add_column(name, justify="right" if name else "left")
     for name, side in {"inferlab": found, **found["peers"]}.items():
-        rate = side["achieved_bytes_per_second"]
         table.add_row(
             f"{name} {side.get('version', __version__)}",
             f"{side['tokens_per_second']:.1f}",
             units.seconds_text(side["seconds_per_token"]),
-            units.bytes_text(found["bytes_per_token"]),
-            units.rate_text(rate),
-            f"{rate / found['bandwidth']:.0%}",
+            units.bytes_text(side["bytes_per_token"]),
+            units.rate_text(side["achieved_bytes_per_second"]),
+            f"{side['fraction_of_bandwidth']:.0%}",
         )
     console = Console(highlight=False)
     console.print(
         f"[bold]{found['model']}[/] {found['dtype']} on {found['device']}, "
         f"{found['threads']} threads: {tokens} tokens after {found['prompt_tokens']}; "
-        "medians, taken in turn"
+        f"medians, taken in turn, {found['warm_ups']} warm-ups left out"
     )
     console.print(table)
     console.print(f"The memory read {units.rate_text(found['bandwidth'])} in this run.")
     for name, side in found["peers"].items():
         console.print(f"{side['times_as_fast']:.2f} times as fast as {name}.")
+    if not found["peers"] and peers:
+        _note(found["peers_note"])
+
+
+@bench.command("prefill")
+def bench_prefill(
+    tokens: Annotated[
+        list[int] | None, typer.Option(help="Tokens in a prompt; may be repeated.")
+    ] = None,
+    runs: Annotated[int, typer.Option(help="Prompts of each length.")] = 5,
+    model: Model = None,
+    threads: Threads = None,
+    quantize: Quantize = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    kernels: Kernels = "auto",
+    peers: Annotated[bool, typer.Option(help="Measure transformers too, if it is here.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Read prompts of several lengths; compare with a matrix product, and with transformers."""
+    from rich import box
+    from rich.table import Table
+
+    from inferlab.engine import LLM
+    from inferlab.measure import prefill
+
+    with _interruptible(), _progress("loading the model"):
+        llm = LLM.load(model, device, dtype, quantize, kernels, threads=threads)
+    with _interruptible(), _progress("measuring"):
+        lengths = tokens or prefill.TOKENS
+        found = prefill.bench(llm, lengths, runs=runs, peers=peers, source=model)
+    if as_json:
+        print(json.dumps(found))
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    columns = ["prompt", "first token", "rate", "of a matrix product"]
+    for name in (*columns, *found["peers"]):
+        table.add_column(name, justify="right")
+    for index, count in enumerate(found["tokens"]):
+        table.add_row(
+            f"{count:,}",
+            units.seconds_text(found["seconds"][index]),
+            units.text(found["flops_per_second"][index], "FLOP/s"),
+            f"{found['fraction_of_product'][index]:.0%}",
+            *(units.seconds_text(side["seconds"][index]) for side in found["peers"].values()),
+        )
+    console = Console(highlight=False)
+    console.print(
+        f"[bold]{found['model']}[/] {found['dtype']} on {found['device']}, "
+        f"{found['threads']} threads; medians of {runs}, taken in turn, "
+        f"{found['warm_ups']} warm-up left out"
+    )
+    console.print(table)
+    rate = units.text(found["product_rate"], "FLOP/s")
+    console.print(f"A large matrix product made {rate} in this run.")
     if not found["peers"] and peers:
         _note(found["peers_note"])
 
@@ -430,6 +514,19 @@ def _from_stdin() -> str:
     return sys.stdin.read().removesuffix("\n")
 
 
+def _note_floats(llm: LLM, quantize: str | None) -> None:
+    """Say how many matrices could not follow `--quantize`."""
+    from inferlab.model.transformer import FLOATS
+
+    counts = {name: len(held) for name, held in llm.model.formats.items()}
+    floats = sum(count for name, count in counts.items() if name in FLOATS.values())
+    if quantize in ("q8", "q4") and floats:
+        _note(
+            f"{floats} of {sum(counts.values())} matrices stay float: "
+            "their columns are no multiple of 32"
+        )
+
+
 def _print_stream(stream: Stream, *, quiet: bool) -> bool:
     """Print an answer as it comes; return whether Ctrl-C cut it."""
     cut = False
@@ -456,7 +553,8 @@ def _print_account(llm: LLM, completion: Completion, *, as_json: bool) -> None:
         return
     cached = f" ({completion.cached_tokens} cached)" if completion.cached_tokens else ""
     words = [
-        f"{completion.prompt_tokens} prompt{cached} + {completion.output_tokens} output tokens"
+        f"{completion.prompt_tokens} prompt{cached} + {completion.output_tokens} output tokens",
+        llm.dtype,
     ]
     if completion.ttft_s is not None:
         words.append(f"TTFT {units.seconds_text(completion.ttft_s)}")
@@ -479,6 +577,7 @@ def _account(llm: LLM, completion: Completion, limit: float | None) -> dict[str,
     account = {name: getattr(completion, name) for name in ACCOUNT}
     account["fraction_of_bandwidth"] = achieved / limit if achieved and limit else None
     account |= {"device": llm.model.device.type, "dtype": llm.dtype, "model": llm.name}
+    account["matrices"] = {name: len(held) for name, held in llm.model.formats.items()}
     if completion.logprobs is not None:
         account["logprobs"] = [dataclasses.asdict(at) for at in completion.logprobs]
     return account

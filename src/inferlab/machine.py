@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -97,7 +97,10 @@ def measure() -> Machine:
         memory_bytes=_memory_bytes(device),
         bandwidth=max(reader_rates.values()),
         readers=reader_rates,
-        flops=dict(_products(device)),
+        flops={
+            format: operations / _best(run, device)
+            for format, (operations, run) in products_of(device).items()
+        },
         backends=chosen(device),
         measured_at=time.time(),
     )
@@ -149,6 +152,28 @@ def readers_of(device: str) -> dict[str, Callable[[], object]]:
     return readers
 
 
+def products_of(device: str) -> dict[str, tuple[int, Callable[[], object]]]:
+    """Return a square matrix product for each format that `device` has: operations, and a call."""
+    import torch
+
+    def product(dtype: torch.dtype, size: int) -> tuple[int, Callable[[], object]]:
+        a, b = (torch.rand(size, size, device=device).to(dtype) for _ in range(2))
+        return 2 * size**3, partial(torch.mm, a, b)
+
+    if device == "cuda":
+        found = {"fp32": product(torch.float32, 8192), "fp16": product(torch.float16, 8192)}
+        # An older GPU emulates it; that would say nothing of the chip.
+        if torch.cuda.get_device_capability() >= (8, 0):
+            found["bf16"] = product(torch.bfloat16, 8192)
+        return found
+    found = {"fp32": product(torch.float32, 1024)}
+    # A CPU without bfloat16 instructions would take seconds for a product of the same size.
+    operations, run = product(torch.bfloat16, 128)
+    if operations / min(_timed(run, device) for _ in range(3)) > 5e9:
+        found["bf16"] = product(torch.bfloat16, 1024)
+    return found
+
+
 def _cpu() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -167,28 +192,6 @@ def _memory_bytes(device: str) -> int:
     import psutil
 
     return int(psutil.virtual_memory().total)
-
-
-def _products(device: str) -> Iterator[tuple[str, float]]:
-    """Yield (format, FLOP/s) of a square matrix product, in the formats that this device has."""
-    import torch
-
-    def rate(dtype: torch.dtype, size: int) -> float:
-        a, b = (torch.rand(size, size, device=device).to(dtype) for _ in range(2))
-        return 2 * size**3 / _best(partial(torch.mm, a, b), device)
-
-    if device == "cuda":
-        yield "fp32", rate(torch.float32, 8192)
-        yield "fp16", rate(torch.float16, 8192)
-        # An older GPU emulates it; that would say nothing of the chip.
-        if torch.cuda.get_device_capability() >= (8, 0):
-            yield "bf16", rate(torch.bfloat16, 8192)
-        return
-    yield "fp32", rate(torch.float32, 1024)
-    # A CPU without bfloat16 instructions would take seconds for a product of the same size.
-    a = torch.rand(128, 128).bfloat16()
-    if 2 * 128**3 / min(_timed(lambda: a @ a, device) for _ in range(3)) > 5e9:
-        yield "bf16", rate(torch.bfloat16, 1024)
 
 
 def _timed(run: Callable[[], object], device: str) -> float:

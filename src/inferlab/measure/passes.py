@@ -25,7 +25,7 @@ def prefill(llm: LLM, tokens: int) -> float:
 
 def prefill_samples(llm: LLM, tokens: int) -> list[float]:
     """Return the seconds of each of several passes over `tokens` random tokens."""
-    ids = _ids(llm, tokens)
+    ids = random_ids(llm, tokens)
     return _samples(llm, lambda: llm.prefill(ids))
 
 
@@ -39,7 +39,7 @@ def decode_samples(llm: LLM, context: int, runs: int | None = None) -> list[floa
 
     The context grows by a token a run, which adds less than a thousandth to a step.
     """
-    ids = _ids(llm, context)
+    ids = random_ids(llm, context)
     llm.prefill(ids)
     return _samples(llm, lambda: llm.decode_step(ids[:1]), runs)
 
@@ -60,7 +60,8 @@ def price_samples(llm: LLM, tokens: Sequence[int] = TOKENS) -> dict[str, Any]:
     return {"tokens": list(tokens), "samples": samples}
 
 
-def _ids(llm: LLM, count: int) -> list[int]:
+def random_ids(llm: LLM, count: int) -> list[int]:
+    """Return `count` token ids, always the same ones."""
     vocab = llm.model.config.vocab
     return random.Random(0).choices(range(vocab // 8, vocab), k=count)  # past the special ones
 
