@@ -26,6 +26,7 @@ test: lint $(VENV)/.model ## Run every check: style, types, tests, notebooks, th
 
 test-all: test ## The same, and the slow sweeps, hidden backends and a Colab-like run
 	$(BIN)/pytest -m "slow and not gpu"
+	INFERLAB_SANITIZE=1 $(BIN)/pytest $(SAFE) -m "not slow" tests/kernels/gpu
 	INFERLAB_HIDE=numba,triton $(BIN)/pytest $(SAFE) -m "not slow and not gpu and not browser"
 
 lint: $(VENV)/.test

@@ -80,5 +80,5 @@ def _table(*columns: str) -> Table:
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         words = not index or column in ("Work", "Target", "Backend", "")
-        made.add_column(column, justify="left" if words else "right")
+        made.add_column(column, justify="left" if words else "right", no_wrap=column == "Op")
     return made

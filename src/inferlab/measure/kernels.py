@@ -25,6 +25,7 @@ LIMIT = 1.05
 _NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 _PAST_CACHES = {"cpu": 128 << 20, "cuda": 512 << 20}  # bytes of all copies of a case together
 _MOST_COPIES = 64
+_ROUNDS, _ROUND_SECONDS = 3, 0.07  # in which each backend has its turn
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,77 @@ def _matmul(at: Place) -> Iterator[Case]:
     yield Case("matmul", f"{size:,} square", ("matmul",), make, memory_bound=False)
 
 
+def _rms_norm(at: Place) -> Iterator[Case]:
+    from inferlab.kernels.gpu import rms_norm as gpu
+
+    rows, size = at.pick(6144, 4096, 16384), at.pick(256, 4096, 4096)
+    for residual in (False, True):
+
+        def make(residual: bool = residual) -> Work:
+            x, weight = at.draw(rows, size), at.draw(size)
+            fewest = gpu.traffic(rows, size, x.element_size(), residual)
+            if residual:
+                y = at.draw(rows, size)
+                return Work(
+                    lambda backend: ops.add_rms_norm(x, y, weight, 1e-5, backend=backend),
+                    fewest,
+                    5 * x.numel(),
+                )
+            return Work(
+                lambda backend: ops.rms_norm(x, weight, 1e-5, backend=backend),
+                fewest,
+                4 * x.numel(),
+            )
+
+        op = "add_rms_norm" if residual else "rms_norm"
+        yield Case(op, f"{rows:,} rows of {size:,}", ("rms_norm",), make)
+
+
+def _rope_and_cache(at: Place) -> Iterator[Case]:
+    from inferlab.kernels.gpu import rope_and_cache as gpu
+
+    rows, heads, kv_heads, size = at.pick(64, 1024, 8192), 32, 8, 128
+
+    def make() -> Work:
+        q, k, v = at.draw(rows, heads, size), *(at.draw(rows, kv_heads, size) for _ in range(2))
+        angles = torch.randn(rows, size // 2, device=at.device)
+        k_pages, v_pages = (k.new_empty(rows // 16, kv_heads, 16, size) for _ in range(2))
+        table = torch.randperm(rows // 16, device=at.device).int()[None]
+        start = torch.zeros(1, dtype=torch.int32, device=at.device)
+        cos, sin = angles.cos(), angles.sin()
+        return Work(
+            lambda backend: ops.rope_and_cache(
+                q, k, v, cos, sin, k_pages, v_pages, start, table, backend=backend
+            ),
+            gpu.traffic(rows, heads, kv_heads, size, size // 2, q.element_size()),
+            6 * rows * (heads + kv_heads) * size // 2,
+        )
+
+    label = f"{rows:,} tokens, {heads} heads on {kv_heads}"
+    yield Case("rope_and_cache", label, ("rope_and_cache",), make)
+
+
+def _matvec(at: Place) -> Iterator[Case]:
+    from inferlab.kernels.gpu import matvec as gpu
+
+    # As tall as a vocabulary: the vector is then little beside the matrix.
+    rows, columns = at.pick(16384, 49152, 131072), at.pick(512, 576, 4096)
+    for matrices in (1, 2):
+
+        def make(matrices: int = matrices) -> Work:
+            some = [at.draw(rows // matrices, columns) for _ in range(matrices)]
+            x = at.draw(1, columns)
+            run: Callable[..., Tensor] = ops.matvec if matrices == 1 else ops.swiglu
+            return Work(
+                lambda backend: run(*some, x, backend=backend),
+                gpu.traffic(1, rows // matrices, columns, x.element_size(), matrices),
+                2 * rows * columns,
+            )
+
+        op, many = ("matvec", "") if matrices == 1 else ("swiglu", "2 of ")
+        yield Case(op, f"{many}{rows // matrices:,} × {columns}", ("matvec",), make)
+
+
 def _decode_attention(at: Place) -> Iterator[Case]:
     from inferlab.kernels.gpu import decode_attention as gpu
 
@@ -135,6 +207,9 @@ _CASES: tuple[Callable[[Place], Iterator[Case]], ...] = (
     _vector_add,
     _softmax,
     _matmul,
+    _rms_norm,
+    _rope_and_cache,
+    _matvec,
     _decode_attention,
 )
 
@@ -193,47 +268,74 @@ def bench(
 ) -> dict[str, Any]:
     """Time every case here, by each backend in turn, beside the memory and the matrix products.
 
-    Times are medians in seconds with their raw samples; a fraction is that of the bandwidth, or for
-    work bound by arithmetic of the rate of products, measured in this run. Left out, unless they
-    are named, are the ops that have no kernel of ours for this device.
+    Times are medians in seconds with their raw samples. A fraction is that of the bandwidth, or for
+    work bound by arithmetic of the rate of products, measured in between. Left out, unless they are
+    named, are the ops that have no kernel of ours for this device.
     """
     at = place()
     own = ops.TRITON if at.device == "cuda" else ops.SIMD
-    some = [case for case in cases(at, names) if names or case.op in own]
-    say("reading memory, multiplying matrices")
-    bandwidth, product = _bandwidth(at.device), _product_rate(at)
+    limits = _Limits(at)
+    timed = []
+    for case in cases(at, names):
+        if names or case.op in own:
+            say(f"{case.op}, {case.label}")
+            timed.append(_time(case, at, limits))
     return {
         "device": at.device,
         "name": machine.name(),
         "dtype": _NAMES[at.dtype],
         "threads": torch.get_num_threads(),
-        "bandwidth": bandwidth,
-        "product_rate": product,
-        "cases": [_time(case, at, bandwidth, product, say) for case in some],
+        "bandwidth": machine.READ_BYTES / statistics.median(limits.reads),
+        "product_rate": limits.product_flops / statistics.median(limits.products),
+        "cases": timed,
     }
 
 
-def _time(
-    case: Case, at: Place, bandwidth: float, product: float, say: Callable[[str], None]
-) -> dict[str, Any]:
-    say(f"{case.op}, {case.label}")
+class _Limits:
+    """This machine's two limits, measured again and again: seconds of each run, for all cases."""
+
+    def __init__(self, at: Place) -> None:
+        size = at.pick(0, 1024, 8192)
+        a, b = at.draw(size, size), at.draw(size, size)
+        readers = machine.readers_of(at.device).values()
+        self.device = at.device
+        self.product_flops = 2 * size**3
+        self.product = lambda: a @ b
+        self.reader = min(readers, key=lambda run: min(clock.samples(run, at.device, runs=2)))
+        self.reads: list[float] = []
+        self.products: list[float] = []
+        self.measure()
+
+    def measure(self) -> tuple[float, float]:
+        """Read and multiply once; return bytes a second and FLOP/s."""
+        self.reads += clock.samples(self.reader, self.device, runs=1, warm_ups=1)
+        self.products += clock.samples(self.product, self.device, runs=3, warm_ups=1)
+        product = statistics.median(self.products[-3:])
+        return machine.READ_BYTES / self.reads[-1], self.product_flops / product
+
+
+def _time(case: Case, at: Place, limits: _Limits) -> dict[str, Any]:
     first = case.make()
     copies = min(_MOST_COPIES, max(1, _PAST_CACHES[at.device] // first.bytes))
     works = [first, *(case.make() for _ in range(copies - 1))]
+    samples: dict[str, list[float]] = {backend: [] for backend in _backends(case.op, at)}
+    reached = []
+    for _ in range(_ROUNDS):
+        reached.append(limits.measure())
+        for backend, taken in samples.items():
+            launches = [lambda work=work, backend=backend: work.run(backend) for work in works]
+            taken += clock.per_launch(launches, at.device, seconds=_ROUND_SECONDS)
+    bandwidth, product = (statistics.median(rates) for rates in zip(*reached, strict=True))
     sides = {}
-    for backend in _backends(case.op, at):
-        launches = [lambda work=work, backend=backend: work.run(backend) for work in works]
-        samples = clock.per_launch(launches, at.device, seconds=0.2)
-        seconds = statistics.median(samples)
-        reached = first.bytes / seconds / bandwidth
-        if not case.memory_bound:
-            reached = first.flops / seconds / product
+    for backend, taken in samples.items():
+        seconds = statistics.median(taken)
+        rates = first.bytes / seconds, first.flops / seconds
         sides[backend] = {
             "seconds": seconds,
-            "bytes_per_second": first.bytes / seconds,
-            "flops_per_second": first.flops / seconds,
-            "fraction": reached,
-            "samples": samples,
+            "bytes_per_second": rates[0],
+            "flops_per_second": rates[1],
+            "fraction": rates[0] / bandwidth if case.memory_bound else rates[1] / product,
+            "samples": taken,
         }
     return {
         "op": case.op,
@@ -252,16 +354,3 @@ def _backends(op: str, at: Place) -> list[str]:
     else:
         ours = ["simd"] if op in ops.SIMD and backends.has_numba() else []
     return [*ours, "torch"]
-
-
-def _bandwidth(device: str) -> float:
-    readers = machine.readers_of(device).values()
-    times = [statistics.median(clock.samples(run, device, seconds=0.3)) for run in readers]
-    return machine.READ_BYTES / min(times)
-
-
-def _product_rate(at: Place) -> float:
-    size = at.pick(0, 1024, 8192)
-    a, b = at.draw(size, size), at.draw(size, size)
-    times = clock.samples(lambda: a @ b, at.device, seconds=0.3)
-    return 2 * size**3 / statistics.median(times)
