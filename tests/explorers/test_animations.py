@@ -43,6 +43,7 @@ DATA = {
     "tiles": machines.tile_loads_data(),
     "memory-wall": scenes.memory_wall_data(),
     "ceiling": scenes.ceiling_data(LLAMA, H100),
+    "append": scenes.append_data([(LLAMA, H100, "bf16"), (SMOL, CPU, "bf16")]),
 }
 NAMES = list(DATA)
 
@@ -120,6 +121,7 @@ def test_shared_trips_are_theorys_passes():
         lambda: machines.tile_loads(),
         lambda: scenes.memory_wall(),
         lambda: scenes.ceiling(LLAMA, H100),
+        lambda: scenes.append([(LLAMA, H100, "bf16")], 12),
     ],
 )
 def test_an_animation_comes_with_words_and_a_still(show):
@@ -345,6 +347,30 @@ def test_the_memory_wall_names_the_gap_of_the_way_one_counts(film):
         gained = last.gap if last.gap > 1 else 1 / last.gap
         assert f"{gained:.3g}×" in said
         assert ("on arithmetic" in said) == (last.gap < 1)
+
+
+def test_an_answer_costs_the_sum_of_its_passes():
+    for case, (shape, chip) in zip(
+        DATA["append"]["cases"], [(LLAMA, H100), (SMOL, CPU)], strict=True
+    ):
+        for name, cache in (("without", False), ("with", True)):
+            passes = list(costs.generation(shape, 1, 40, cache=cache))
+            assert case[name][-1]["flops"] == pytest.approx(sum(p.flops for p in passes))
+            times = (roofline.place(p, chip).seconds for p in passes)
+            assert case[name][-1]["seconds"] == pytest.approx(sum(times))
+            assert len(case[name]) == 40
+
+
+def test_forgetting_computes_a_triangle_of_positions(film):
+    page = film("append", reduced_motion=True).page
+    first = page.locator("tbody tr").first.inner_text().split()
+    assert first[-3:] == ["820", "40", "20.5×"]
+    scrub = page.get_by_label("Token of the answer")
+    scrub.focus()
+    for _ in range(30):
+        page.keyboard.press("ArrowLeft")
+    first = page.locator("tbody tr").first.inner_text().split()
+    assert first[-3:] == ["55", "10", "5.5×"]
 
 
 def test_walls_are_theorys_ceilings():

@@ -22,6 +22,7 @@ from inferlab.figures import (
     passes,
     pins,
     roofline,
+    saving,
     step,
     stills,
     style,
@@ -85,6 +86,11 @@ FIGURES = {
     "wall": lambda: wall.bars("k20x", "b200-sxm", "32 bit"),
     "reached": lambda: wall.reached(20.0, 24.0, "a chip"),
     "ceiling still": lambda: stills.ceiling(scenes.ceiling_data(LLAMA, H100)),
+    "saving": lambda: saving.plot(
+        [saving.curve(LLAMA, H100, "bf16", 40), saving.curve(SMOL, CPUS[0], "fp32", 40)],
+        {"tokens": [4, 16], "ratios": [1.1, 2.0], "label": "measured here"},
+    ),
+    "append still": lambda: stills.append(scenes.append_data([(LLAMA, H100, "bf16")], 12)),
     "kv growth": lambda: memory.growth([LLAMA, SMOL]),
     "kv per token": lambda: memory.per_token(
         [LLAMA, SMOL], {"llama-2-70b": "8 share one", "smollm2-135m": "3 share one"}

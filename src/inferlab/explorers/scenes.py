@@ -13,7 +13,7 @@ from typing import Any
 
 from inferlab.errors import InferlabError
 from inferlab.explorers import Explorer, show
-from inferlab.figures import stills, style
+from inferlab.figures import saving, stills, style
 from inferlab.theory import costs, formats, limits, measurements, roofline, trends, units
 from inferlab.theory.costs import Cost
 from inferlab.theory.hardware import Hardware
@@ -114,6 +114,19 @@ def ceiling(shape: ModelShape, hardware: Hardware, context: int = 0) -> Explorer
         f"and more users move it, up to {max(wall['total'] for wall in walls):,.0f} together."
     )
     return _show("ceiling", data, alt)
+
+
+def append(cases: Sequence[tuple[ModelShape, Hardware, str]], tokens: int = 40) -> Explorer:
+    """Return animation "append": an answer with and without a cache. See `append_data`."""
+    data = append_data(cases, tokens)
+    first = data["cases"][0]
+    saved = first["without"][-1]["flops"] / first["with"][-1]["flops"]
+    alt = (
+        f"An answer of {tokens} tokens, twice. Without a cache each token computes all positions "
+        f"again, {tokens * (tokens + 1) // 2} in all; with one, each computes a single position: "
+        f"{saved:.3g} times fewer operations."
+    )
+    return _show("append", data, alt)
 
 
 def _show(name: str, data: Mapping[str, Any], alt: str) -> Explorer:
@@ -357,6 +370,30 @@ def _stages() -> list[dict[str, Any]]:
         (1.0, "the limit"),
     ]
     return [{"share": share, "name": name} for share, name in shown]
+
+
+def append_data(
+    cases: Sequence[tuple[ModelShape, Hardware, str]], tokens: int = 40
+) -> dict[str, Any]:
+    """Return what animation "append" shows: for each (model, chip, dtype) what an answer costs.
+
+    Operations and roofline seconds of the first 1, 2, ... `tokens` tokens, with and without a
+    cache, after a prompt of one token.
+    """
+    if not cases:
+        raise InferlabError("cases is empty: at least one (model, chip, dtype) is needed")
+    shown = []
+    for number, (shape, chip, dtype) in enumerate(cases):
+        sums = {
+            name: [
+                {"flops": flops, "seconds": seconds}
+                for flops, seconds in saving.totals(shape, chip, dtype, tokens, cache=cache)
+            ]
+            for name, cache in (("without", False), ("with", True))
+        }
+        label = f"{shape.name} on {chip.name}"
+        shown.append({"key": str(number), "label": label, **sums})
+    return {"cases": shown}
 
 
 def _short(name: str) -> str:

@@ -222,3 +222,20 @@ def ceiling(data: Mapping[str, Any]) -> Figure:
     axes.set(xscale="log", xlim=(1, 600 * max(total for _, total in shown.values())))
     axes.set_xlabel("tokens a second at most")
     return figure
+
+
+def append(data: Mapping[str, Any]) -> Figure:
+    """Draw the positions that each token computes: a triangle without a cache, a line with one."""
+    count = len(data["cases"][0]["without"])
+    figure, axes = canvas(
+        f"{count} tokens: {count * (count + 1) // 2} positions computed without a cache, "
+        f"{count} with one",
+        3.0,
+    )
+    places = range(1, count + 1)
+    axes.bar(places, list(places), width=0.8, color=PALETTE["compute"], alpha=0.5)
+    axes.bar(places, [1] * count, width=0.8, color=PALETTE["compute"])
+    note(axes, 1, count * 0.88, "pale: forgotten, all again", "compute")
+    note(axes, 1, count * 0.76, "full: remembered, a single one", "compute")
+    axes.set(xlabel="token of the answer", ylabel="positions computed")
+    return figure
