@@ -15,7 +15,7 @@ from inferlab.engine.gpu_decode import GpuDecoder
 from inferlab.engine.kv_cache import ContiguousCache
 from inferlab.errors import InferlabError
 from inferlab.kernels import backends
-from inferlab.kernels.gpu import matvec
+from inferlab.kernels.gpu import matvec, quant_matvec
 from inferlab.kernels.quantised import quantise
 from inferlab.model import config as configs
 from inferlab.model import synthetic
@@ -50,15 +50,20 @@ CASES += [pytest.param(f, id=name, marks=pytest.mark.slow) for name, f in MORE.i
 @pytest.fixture(autouse=True)
 def _few_programs(device, monkeypatch):
     """Let the interpreter, which needs milliseconds for each, run fewer and larger programs."""
-    if device == "cpu":
-        right = matvec.config
-        monkeypatch.setattr(
-            matvec,
-            "config",
-            lambda *sizes, **more: (made := right(*sizes, **more))._replace(
-                block_n=max(32, made.block_n), groups=1
-            ),
-        )
+    if device == "cuda":
+        return
+
+    def fewer(kernel):
+        right = kernel.config
+
+        def config(*sizes, **more):
+            made = right(*sizes, **more)
+            return made._replace(block_n=max(32, made.block_n), groups=1)
+
+        monkeypatch.setattr(kernel, "config", config)
+
+    fewer(matvec)
+    fewer(quant_matvec)
 
 
 def random_model(device, dtype=torch.float32, **fields):
@@ -123,17 +128,32 @@ def test_steps_in_float16(device):
     check(random_model(device, torch.float16), [9, 0], tolerance=5e-3)
 
 
-@pytest.mark.parametrize("format", ["q8_0", "q4_0", "q4_1", "int8"])
+SLOW = [pytest.param(format, marks=pytest.mark.slow) for format in ("q8_0", "q4_0")]
+
+
+@pytest.mark.parametrize("format", ["q4_1", "int8", *SLOW])
 def test_steps_on_quantised_weights(format, device):
-    config = random_model("cpu", hidden_size=64, intermediate_size=96).config
+    config = random_model("cpu", intermediate_size=64, num_hidden_layers=1).config
     check(synthetic.transformer(config, device, format=format, spread=0.3), [3])
 
 
 def test_projections_of_several_formats_are_read_one_by_one(device):
-    model = random_model(device)
-    for layer in model.weights.layers:
-        layer.q, layer.v = quantise(layer.q, "q4_1"), quantise(layer.v, "q8_0")
-    check(model, [3, 4])
+    model = random_model(device, num_hidden_layers=1)
+    (layer,) = model.weights.layers
+    layer.q, layer.v = quantise(layer.q, "q4_1"), quantise(layer.v, "q8_0")
+    check(model, [3], steps=1)
+
+
+def test_what_no_kernel_reads_is_torchs(device):
+    model = random_model(device, intermediate_size=64)
+    (layer, _) = model.weights.layers
+    layer.gate, layer.up = quantise(layer.gate, "q4_0"), quantise(layer.up, "q8_0")
+    assert not gpu_decode.supports(model)
+    model = random_model(device, hidden_size=40)
+    assert gpu_decode.supports(model)
+    model.weights.head = quantise(model.weights.head, "int8")
+    assert not gpu_decode.supports(model)  # 40 columns are no whole blocks
+    assert not gpu_decode.supports(random_model(device, torch.float64))
 
 
 def test_queries_keys_and_values_are_held_once_and_in_one_piece(device):

@@ -18,8 +18,15 @@ from torch import Tensor
 from inferlab.engine.graphs import Graph, Launch
 from inferlab.errors import InferlabError
 from inferlab.kernels import backends
-from inferlab.kernels.gpu import decode_attention, dsl, rms_norm, rope_and_cache
-from inferlab.kernels.quantised import Quantised
+from inferlab.kernels.gpu import (
+    decode_attention,
+    dsl,
+    matvec,
+    quant_matvec,
+    rms_norm,
+    rope_and_cache,
+)
+from inferlab.kernels.quantised import BLOCK, Quantised
 from inferlab.model import rope
 from inferlab.model.transformer import Layer, Matrix, Transformer
 
@@ -63,12 +70,20 @@ def supports(transformer: Transformer) -> bool:
     """Whether `GpuDecoder` can run this model: Triton, and weights on a GPU.
 
     Or on a CPU, for Triton's interpreter. That multiplies bfloat16 wrongly, so there not in this.
+    Quantised matrices have columns in whole blocks, and the gates of a layer one format.
     """
-    dtype = transformer.dtype
-    fits = backends.has_triton() and transformer.config.hidden <= rms_norm.LONGEST
-    if transformer.device.type == "cuda":
-        return fits and dtype in (torch.float32, torch.float16, torch.bfloat16)
-    return fits and dsl.interpreted() and dtype in (torch.float32, torch.float16)
+    gpu, weights = transformer.device.type == "cuda", transformer.weights
+    dtypes = {torch.float32, torch.float16} | ({torch.bfloat16} if gpu else set())
+    return (
+        backends.has_triton()
+        and (gpu or dsl.interpreted())
+        and transformer.dtype in dtypes
+        and transformer.config.hidden <= rms_norm.LONGEST
+        and all(
+            m.shape[-1] % BLOCK == 0 or not isinstance(m, Quantised) for m in weights.streamed()
+        )
+        and all(_format(layer.gate) == _format(layer.up) for layer in weights.layers)
+    )
 
 
 class GpuDecoder:
@@ -264,6 +279,10 @@ def _join(layer: Layer) -> Matrix | None:
     return Quantised(format, *(whole for whole, _ in planes))
 
 
+def _format(matrix: Matrix) -> torch.dtype | str:
+    return matrix.dtype if isinstance(matrix, Tensor) else matrix.format
+
+
 def _planes(matrix: Quantised) -> list[Tensor]:
     return [p for p in (matrix.weights, matrix.scales, matrix.mins) if p is not None]
 
@@ -283,14 +302,10 @@ def _side_by_side(parts: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
 def _matvec(
     weight: Matrix, x: Tensor, bias: Tensor | None, residual: Tensor | None, out: Tensor
 ) -> Launch:
-    from inferlab.kernels.gpu import matvec, quant_matvec
-
     kernel = quant_matvec if isinstance(weight, Quantised) else matvec
     return partial(kernel.launch, weight, x, bias, residual, out)
 
 
 def _swiglu(gate: Matrix, up: Matrix, x: Tensor, out: Tensor) -> Launch:
-    from inferlab.kernels.gpu import matvec, quant_matvec
-
     kernel = quant_matvec if isinstance(gate, Quantised) else matvec
     return partial(kernel.launch_swiglu, gate, up, x, out)

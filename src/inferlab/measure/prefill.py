@@ -16,7 +16,7 @@ from inferlab import machine
 from inferlab.engine import LLM
 from inferlab.errors import InferlabError
 from inferlab.measure import clock, passes, peer
-from inferlab.model.transformer import FLOAT_NAMES
+from inferlab.model.transformer import FLOATS
 from inferlab.theory import costs
 
 TOKENS = (16, 64, 256, 1024)
@@ -55,7 +55,7 @@ def bench(
         other = peer.start(llm.model, source)
     products: list[float] = []
     known = machine.products_of(device)
-    operations, product = known.get(FLOAT_NAMES[llm.model.dtype], known["fp32"])
+    operations, product = known.get(FLOATS[llm.model.dtype], known["fp32"])
     ours: list[list[float]] = []
     theirs: list[list[float]] = []
     try:
