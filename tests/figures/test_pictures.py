@@ -14,6 +14,7 @@ from inferlab.errors import InferlabError
 from inferlab.explorers import hardware as machines
 from inferlab.explorers import scenes
 from inferlab.figures import (
+    attention,
     inside,
     ladder,
     machine,
@@ -91,6 +92,11 @@ FIGURES = {
         {"tokens": [4, 16], "ratios": [1.1, 2.0], "label": "measured here"},
     ),
     "append still": lambda: stills.append(scenes.append_data([(LLAMA, H100, "bf16")], 12)),
+    "head": lambda: attention.head(["a", "b"], [[1.0, 0.0], [0.3, 0.7]], 1, "One head looks back"),
+    "grids": attention.grids,
+    "shares": lambda: attention.shares([LLAMA, SMOL], (64, 2048, 131_072)),
+    "slope": lambda: attention.slope([256, 512], [0.001, 0.004], [1e6, 4e6], 2.0),
+    "lens": lambda: attention.lens(["' a'", "' Paris'"], [0.4, 0.8], "The last layer knows"),
     "kv growth": lambda: memory.growth([LLAMA, SMOL]),
     "kv per token": lambda: memory.per_token(
         [LLAMA, SMOL], {"llama-2-70b": "8 share one", "smollm2-135m": "3 share one"}
