@@ -44,15 +44,15 @@ def request() -> str:
 
     The slowest machine's is the one to watch: a CPU's, if there is a record of one.
     """
-    found = sorted(records.all(), key=lambda record: record["machine"]["bandwidth"])
+    told = [record for record in records.all() if "request" in record]
+    found = sorted(told, key=lambda record: record["machine"]["bandwidth"])
     if not found:
         return "<p>No request has been recorded yet: <code>inferlab record</code> makes one.</p>\n"
     record = found[0]
-    machine, model = Machine(**record["machine"]), record["model"]
-    scene = scenes.request(
-        record["request"], models.get(model["key"]), machine.hardware(), model["dtype"]
-    )
-    where = f"Recorded on {machine.name}, {record['made']['date'][:10]}. Weights: {model['dtype']}."
+    machine, told = Machine(**record["machine"]), record["request"]
+    shape = models.get(record["model"]["key"])
+    scene = scenes.request(told, shape, machine.hardware(), told["dtype"], stored=told["stored"])
+    where = f"Recorded on {machine.name}, {record['made']['date'][:10]}. Weights: {told['dtype']}."
     look = "font: 500 0.8125rem/1.5 var(--sans); color: var(--soft)"
     return f'{scene.html}\n<p style="{look}">{escape(where)}</p>\n'
 

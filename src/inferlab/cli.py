@@ -497,13 +497,11 @@ def record(
     as_json: Annotated[bool, typer.Option("--json", help="Print the record too.")] = False,
 ) -> None:
     """Measure what the book plots on this machine, and write it down (some minutes)."""
-    from inferlab.engine import LLM
     from inferlab.measure import record as recorder
 
     command = shlex.join(["inferlab", *sys.argv[1:]])
     with _interruptible():
-        llm = LLM.load(model)
-        made = recorder.record(llm, command, quick=quick, say=_note)
+        made = recorder.record(model, command, quick=quick, say=_note)
     path = recorder.write(made, output)
     print(json.dumps(made, allow_nan=False) if as_json else path)
 

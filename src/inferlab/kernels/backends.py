@@ -9,8 +9,6 @@ import importlib.util
 import os
 from pathlib import Path
 
-import platformdirs
-
 
 def _hidden(name: str) -> bool:
     return name in os.environ.get("INFERLAB_HIDE", "").replace(" ", "").split(",")
@@ -31,5 +29,10 @@ def cache_dir() -> Path:
 
     `$INFERLAB_CACHE`, or the user's cache folder. It need not exist yet.
     """
-    chosen = os.environ.get("INFERLAB_CACHE")
-    return Path(chosen) if chosen else platformdirs.user_cache_path("inferlab", appauthor=False)
+    if chosen := os.environ.get("INFERLAB_CACHE"):
+        return Path(chosen)
+    try:
+        import platformdirs
+    except ImportError:  # where only torch and Triton are, as for `make gpu`
+        return Path.home() / ".cache" / "inferlab"
+    return platformdirs.user_cache_path("inferlab", appauthor=False)

@@ -15,7 +15,8 @@ from inferlab.measure import clock
 #: Answers in a step, as many as our kernels serve with one reading of the weights.
 ANSWERS = (1, 2, 3, 4, 6, 8, 12, 16)
 CONTEXT = 4  # tokens behind each answer: their keys and values are next to nothing
-_ENOUGH_SECONDS, _MOST_RUNS, _WARM_UPS = 0.3, 20, 1
+WARM_UPS = 1  # steps of each size before the clock starts
+_ENOUGH_SECONDS, _MOST_RUNS = 0.3, 20
 
 
 def step_samples(llm: LLM, answers: int, *, runs: int | None = None) -> list[float]:
@@ -23,7 +24,7 @@ def step_samples(llm: LLM, answers: int, *, runs: int | None = None) -> list[flo
     if not 1 <= answers <= MAX_BATCH:
         raise InferlabError(f"answers is {answers}: it must be from 1 to {MAX_BATCH}")
     prompt, device = [llm.model.config.vocab // 2] * CONTEXT, llm.model.device
-    params = SamplingParams(max_new_tokens=_MOST_RUNS + _WARM_UPS + 1)
+    params = SamplingParams(max_new_tokens=_MOST_RUNS + WARM_UPS + 1)
     requests = [llm.request(prompt, params) for _ in range(answers)]
     cache = llm.new_cache(requests)
     ids = torch.tensor([prompt] * answers, device=device)
@@ -35,7 +36,7 @@ def step_samples(llm: LLM, answers: int, *, runs: int | None = None) -> list[flo
         seconds=_ENOUGH_SECONDS,
         runs=runs,
         most=_MOST_RUNS,
-        warm_ups=_WARM_UPS,
+        warm_ups=WARM_UPS,
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from inferlab.errors import InferlabError, unknown
 
 #: The version of `schema.json`; a record of another one is refused.
-SCHEMA = 1
+SCHEMA = 2
 _SCHEMA_FILE = "schema.json"
 
 Record = dict[str, Any]
