@@ -30,6 +30,8 @@ TRITON = (
     "chain",
     "matmul",
     "matvec",
+    "quant_matvec",
+    "quant_swiglu",
     "rms_norm",
     "rope_and_cache",
     "softmax",
@@ -155,6 +157,11 @@ def quant_matvec(
     _fit("x", x, (None, weight.shape[1]))
     _fit("bias", bias, (weight.shape[0],))
     _fit("residual", residual, (x.shape[0], weight.shape[0]))
+    if _quant_triton(backend, activations, (weight,), x, bias, residual):
+        from inferlab.kernels.gpu import quant_matvec as gpu
+
+        bias, residual = (None if t is None else _dense(t) for t in (bias, residual))
+        return gpu.launch(weight, _dense(x), bias, residual, _empty(x, len(x), weight.shape[0]))
     if _quant_simd(backend, activations, (weight,), x, bias, residual):
         from inferlab.kernels.cpu import matvec as cpu
 
@@ -180,6 +187,12 @@ def quant_swiglu(
     _fit("x", x, (None, gate.shape[1]))
     if up.shape != gate.shape:
         raise InferlabError(f"up has shape {list(up.shape)}; it must be {list(gate.shape)}")
+    if _quant_triton(backend, activations, (gate, up), x):
+        from inferlab.kernels.gpu import quant_matvec as gpu
+
+        if gate.format == up.format:
+            return gpu.launch_swiglu(gate, up, _dense(x), _empty(x, len(x), gate.shape[0]))
+        return F.silu(quant_matvec(gate, x, backend=backend)) * quant_matvec(up, x, backend=backend)
     if _quant_simd(backend, activations, (gate, up), x):
         from inferlab.kernels.cpu import matvec as cpu
 
@@ -356,6 +369,56 @@ def decode_attention(
     return out
 
 
+def flash_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = True,
+    window: int | None = None,
+    offset: Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Let queries q [B, T, H, D] see keys and values k, v [B, S, KV, D]: [B, T, H, D].
+
+    Causal: query t of row b stands at position offset[b] + t, int64 [B] (all 0 if left out; on a
+    GPU its range is not checked), and sees the keys up to its own, with a window the last `window`
+    of them. Otherwise it sees all S. Query head h reads KV head h // (H / KV).
+    """
+    batch, tokens, heads, size = q.shape
+    _fit("k", k, (batch, None, None, size))
+    _fit("v", v, tuple(k.shape))
+    _fit("offset", offset, (batch,))
+    _grouped(heads, k.shape[2])
+    _window(window)
+    if window is not None and not causal:
+        raise InferlabError("window needs causal attention")
+    most = k.shape[1] - tokens
+    if causal and most < 0:
+        raise InferlabError(f"k has {k.shape[1]} positions: {tokens} queries need {tokens}")
+    on_host = offset is not None and offset.numel() and not offset.is_cuda
+    if causal and on_host and not 0 <= int(offset.min()) <= int(offset.max()) <= most:
+        raise InferlabError(f"offset must be from 0 to {most}, so that k has what the queries see")
+    start = torch.zeros(batch, dtype=torch.int64) if offset is None else offset
+    start = start.to(q.device)
+    if _triton(backend, q, k, v) and size <= 128 and k.stride(-1) == v.stride(-1) == 1:
+        from inferlab.kernels.gpu import flash_attention as gpu
+
+        out = _empty(q, *q.shape)
+        return gpu.launch(_dense(q), k, v, start, out, causal=causal, window=window)
+    mask = None
+    if causal:
+        position = start[:, None] + torch.arange(tokens, device=q.device)  # [B, T]
+        key = torch.arange(k.shape[1], device=q.device)
+        mask = key <= position[..., None]
+        mask = mask if window is None else mask & (key > position[..., None] - window)
+    heads_first = [t.transpose(1, 2) for t in (q, k, v)]
+    out = F.scaled_dot_product_attention(
+        *heads_first, attn_mask=None if mask is None else mask[:, None], enable_gqa=True
+    )
+    return out.transpose(1, 2)
+
+
 def chain(
     x: Tensor,
     steps: int,
@@ -444,6 +507,18 @@ def _simd(backend: str, *tensors: Tensor | None, rows: int = 1) -> bool:
             f"at most {MAX_ROWS} rows"
         )
     return fits and backend in ("auto", "simd")
+
+
+def _quant_triton(
+    backend: str, activations: str, weights: tuple[Quantised, ...], x: Tensor, *rest: Tensor | None
+) -> bool:
+    """Whether the Triton kernel runs this; raises InferlabError if asked for and impossible."""
+    fits = all(w.device == x.device and w.shape[1] % BLOCK == 0 for w in weights)
+    if activations not in ("auto", "float32") or (
+        backend == "auto" and not (fits and _few(backend, x))
+    ):
+        return False
+    return _triton(backend, x, *rest, mixed=True)
 
 
 def _quant_simd(
