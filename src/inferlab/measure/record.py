@@ -27,7 +27,17 @@ import torch
 from inferlab import __version__, machine, records
 from inferlab.engine import LLM, SamplingParams
 from inferlab.errors import InferlabError
-from inferlab.measure import attention, batch, clock, decode, kernels, passes, prefill, roofline
+from inferlab.measure import (
+    attention,
+    batch,
+    clock,
+    decode,
+    kernels,
+    launch,
+    passes,
+    prefill,
+    roofline,
+)
 from inferlab.model import synthetic
 from inferlab.model.transformer import FLOATS
 from inferlab.theory import models
@@ -106,6 +116,7 @@ def record(
         "prefill", "prompts, beside other engines", partial(_prefill, llm, key, source, quick)
     )
     parts.add("ceilings", "memory and matrix products", partial(_ceilings, here.device))
+    parts.add("launch", "what a launch costs", _launch)
     parts.add("roofline", "kernels of rising intensity", partial(_roofline, here.device, quick))
     parts.add("kernels", "single kernels", partial(_kernels, say))
     parts.add("attention", "attention by its context", partial(_attention, here.device, key, quick))
@@ -253,6 +264,10 @@ def _ceilings(device: str) -> Entry:
         },
         "warm_ups": clock.WARM_UPS,
     }
+
+
+def _launch() -> Entry:
+    return {"ways": launch.samples(), "warm_ups": clock.WARM_UPS}
 
 
 def _roofline(device: str, quick: bool) -> Entry:
