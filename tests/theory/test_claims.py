@@ -94,14 +94,6 @@ def test_claim_10_the_matmul_factory_is_the_tensor_core():
     assert H100.flops["bf16"] / (H100.flops["bf16"] + H100.flops["fp32"]) == about(0.93)
 
 
-def test_claim_11_gpus_came_before_the_networks_and_tensor_cores_after():
-    years = list(trends.GPU_YEARS)
-    assert years == sorted(years)
-    assert years[0] < 2012 < trends.TRANSFORMER_YEAR <= years[-1]
-    first = min(chip.year for chip in hardware.all() if "fp16" in chip.flops and chip.year > 2016)
-    assert first >= years[-1]  # the first chip of the catalog with tensor cores
-
-
 # B. Attention
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from inferlab.errors import unknown
@@ -17,16 +14,6 @@ from inferlab.theory.hardware import Hardware
 # "Attention Is All You Need", 2017.
 MEMORY_WALL_YEAR = 1995
 TRANSFORMER_YEAR = 2017
-
-# NVIDIA's CUDA toolkit 1.0; Krizhevsky, Sutskever and Hinton, "ImageNet Classification with Deep
-# Convolutional Neural Networks", trained on two GTX 580; NVIDIA's V100 whitepaper.
-GPU_YEARS: Mapping[int, str] = MappingProxyType(
-    {
-        2007: "CUDA: any program may run on a GPU",
-        2012: "AlexNet wins ImageNet, trained on two gaming cards",
-        2017: "V100: the first tensor cores",
-    }
-)
 
 #: One maker's largest server GPUs, oldest first.
 LINE = (
