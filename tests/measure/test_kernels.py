@@ -34,7 +34,7 @@ def run(monkeypatch, capsys):
 @pytest.fixture
 def small(monkeypatch):
     """Work so small that it takes no time, on two backends."""
-    monkeypatch.setattr(kernels.Place, "pick", lambda at, interpreter, cpu, cuda: 16)
+    monkeypatch.setattr(kernels.Place, "pick", lambda at, interpreter, cpu, cuda: 64)
     monkeypatch.setattr(kernels, "_PAST_CACHES", {"cpu": 1 << 16, "cuda": 1 << 16})
     monkeypatch.setattr(kernels, "_ROUND_SECONDS", 0.0)
     monkeypatch.setattr(machine, "READ_BYTES", 1 << 22)
@@ -47,10 +47,10 @@ def test_times_are_medians_beside_this_runs_limits(small, run):
     assert found["device"] in ("cpu", "cuda")
     assert found["bandwidth"] > 0 < found["product_rate"]
     assert [case["op"] for case in found["cases"]] == ["matmul", "matvec"]
+    known = {case.op: case for case in kernels.cases(kernels.place())}
     for case in found["cases"]:
-        ours = kernels._backends(case["op"], kernels.place())
-        assert list(case["backends"]) == ours
-        assert ours[-1] == "torch"
+        assert list(case["backends"]) == kernels._backends(known[case["op"]], kernels.place())
+        assert "torch" in case["backends"]
         for side in case["backends"].values():
             assert len(side["samples"]) >= 3 * kernels._ROUNDS
             assert min(side["samples"]) <= side["seconds"] <= max(side["samples"])
@@ -69,19 +69,20 @@ def test_only_ops_with_a_kernel_of_ours_are_timed_unless_named(small, run):
 
 
 @pytest.mark.skipif(not backends.has_numba(), reason="numba is not here")
-@pytest.mark.parametrize(
-    "case", kernels.cases(kernels.Place("cpu", torch.float32)), ids=lambda c: c.op
-)
-def test_every_backend_does_the_same_work(small, case):
+def test_every_backend_does_the_same_work(small):
     """What is timed side by side gives the same numbers."""
-    (case,) = [c for c in kernels.cases(kernels.Place("cpu", torch.float32)) if c.op == case.op][:1]
-    torch.manual_seed(2)
-    work = case.make()
-    backends_ = kernels._backends(case.op, kernels.Place("cpu", torch.float32))
-    assert work.bytes > 0 < work.flops
-    results = [work.run(backend) for backend in backends_]
-    for got in results[1:]:
-        torch.testing.assert_close(got, results[0], rtol=1e-2, atol=1e-2)
+    at = kernels.Place("cpu", torch.float32)
+    compared = set()
+    for case in kernels.cases(at):
+        torch.manual_seed(2)
+        work = case.make()
+        assert work.bytes > 0 < work.flops
+        first, *others = [work.run(backend) for backend in kernels._backends(case, at)]
+        for other in others:
+            # Vectors that meet quantised weights are rounded to 8 bits.
+            torch.testing.assert_close(other, first, rtol=2e-2, atol=2e-2, msg=case.label)
+            compared.add(case.op)
+    assert compared == set(ops.SIMD) & {case.op for case in kernels.cases(at)}
 
 
 @compiles

@@ -58,8 +58,12 @@ def traffic(found: Iterable[Mapping[str, Any]]) -> Table:
     """Show what each kernel moves against the fewest bytes that it must."""
     made = _table("Op", "Work", "Must move", "Loads", "Stores", "Ratio", "")
     for one in found:
-        outside = units.bytes_text(one["outside_bytes"])
-        fault = f"{outside} outside its tensors" if one["outside_bytes"] else "moves too much"
+        fault = "moves too little" if one["ratio"] < 1 else "moves too much"
+        if one["outside_bytes"]:
+            fault = f"{units.bytes_text(one['outside_bytes'])} outside its tensors"
+        verdict = _verdict(one["good"], fault)
+        if one["good"] and not one["memory_bound"]:
+            verdict = Text("compute-bound")
         made.add_row(
             one["op"],
             one["label"],
@@ -67,7 +71,7 @@ def traffic(found: Iterable[Mapping[str, Any]]) -> Table:
             units.bytes_text(one["loaded_bytes"]),
             units.bytes_text(one["stored_bytes"]),
             f"{one['ratio']:.3f}",
-            _verdict(one["good"], fault) if one["memory_bound"] else Text("compute-bound"),
+            verdict,
         )
     return made
 

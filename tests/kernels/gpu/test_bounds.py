@@ -10,6 +10,7 @@ import torch
 
 from inferlab.kernels import ops
 from inferlab.kernels.gpu import compiled
+from inferlab.kernels.quantised import FORMATS, quantise
 from inferlab.measure import traffic
 
 pytestmark = pytest.mark.skipif(traffic.why_not() is not None, reason=str(traffic.why_not()))
@@ -21,29 +22,29 @@ def narrow(*shape, dtype=torch.float32):
 
 
 def vector_add():
-    return ops.vector_add(torch.randn(4097), torch.randn(4097), backend="triton")
+    ops.vector_add(torch.randn(4097), torch.randn(4097), backend="triton")
 
 
 def softmax():
     ops.softmax(narrow(3, 129), backend="triton")
-    return ops.softmax(narrow(2, 20001), backend="triton")
+    ops.softmax(narrow(2, 20001), backend="triton")
 
 
 def matmul():
     ops.matmul(
         narrow(33, 70, dtype=torch.half).T, narrow(33, 45, dtype=torch.half), backend="triton"
     )
-    return ops.matmul(narrow(130, 35), narrow(67, 35).T, backend="triton")
+    ops.matmul(narrow(130, 35), narrow(67, 35).T, backend="triton")
 
 
 def chain():
-    return ops.chain(torch.randn(2051), 3, backend="triton")
+    ops.chain(torch.randn(2051), 3, backend="triton")
 
 
 def rms_norm():
     x, gains = narrow(3, 127), torch.randn(127)
     ops.add_rms_norm(x, narrow(3, 127), gains, 1e-5, backend="triton")
-    return ops.rms_norm(x, gains, 1e-5, backend="triton")
+    ops.rms_norm(x, gains, 1e-5, backend="triton")
 
 
 def rope_and_cache():
@@ -58,7 +59,15 @@ def rope_and_cache():
 def matvec():
     weight, x = narrow(67, 129), narrow(3, 129)
     ops.swiglu(weight, narrow(67, 129), x, backend="triton")
-    return ops.matvec(weight, x, torch.randn(67), narrow(3, 67), backend="triton")
+    ops.matvec(weight, x, torch.randn(67), narrow(3, 67), backend="triton")
+
+
+def quant_matvec():
+    x = narrow(3, 96)
+    for form in FORMATS:
+        weight, up = (quantise(torch.randn(67, 96), form) for _ in range(2))
+        ops.quant_swiglu(weight, up, x, backend="triton")
+        ops.quant_matvec(weight, x, torch.randn(67), narrow(3, 67), backend="triton")
 
 
 def decode_attention():
@@ -67,9 +76,7 @@ def decode_attention():
     q = narrow(2, 9, 80)
     for window in (None, 7):
         ops.decode_attention(q, k, v, lengths, window, table=table, backend="triton")
-    return ops.decode_attention(
-        q, narrow(2, 3, 39, 80), narrow(2, 3, 39, 80), lengths, backend="triton"
-    )
+    ops.decode_attention(q, narrow(2, 3, 39, 80), narrow(2, 3, 39, 80), lengths, backend="triton")
 
 
 AWKWARD = {
@@ -82,6 +89,7 @@ AWKWARD = {
         rms_norm,
         rope_and_cache,
         matvec,
+        quant_matvec,
         decode_attention,
     )
 }
