@@ -330,6 +330,21 @@ def test_rows_leave_and_join(device):
     assert [c.token_ids for c in ours.generate(prompts, params, chunk=1)] == want
 
 
+@pytest.mark.parametrize("window", [None, 4])
+def test_queries_behind_a_cache_equal_those_that_torch_masks(window, device):
+    fields = {"model_type": "mistral", "sliding_window": window} if window else {}
+    model = random_model(device, num_hidden_layers=1, **fields)
+    ids = torch.arange(10, device=device).view(2, 5) * 7
+    said = []
+    for kernels in ("torch", "triton"):
+        cache = filled(model, [3, 8])
+        for kept in (cache.k, cache.v):
+            kept.nan_to_num_(0)
+        cache.kernels = kernels
+        said.append(model.forward(ids, cache.positions(5), cache, logits="all"))
+    torch.testing.assert_close(*said, atol=2e-3, rtol=2e-4)
+
+
 def test_more_rows_than_a_step_takes_are_torchs(device, monkeypatch):
     model = random_model(device)
     cache = filled(model, [1] * 17)

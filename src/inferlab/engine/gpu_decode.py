@@ -86,6 +86,12 @@ def supports(transformer: Transformer) -> bool:
     )
 
 
+def reads_prompts(transformer: Transformer) -> bool:
+    """Whether our attention over many queries runs as it should: on a T4 torch's is better."""
+    modern = dsl.capability(transformer.device) != (7, 5)
+    return supports(transformer) and modern and transformer.config.head_dim <= 128
+
+
 class GpuDecoder:
     """Decode steps of `transformer` into the memory of `cache`, by Triton's kernels.
 

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from inferlab.errors import InferlabError
+from inferlab.kernels import ops
 from inferlab.model.config import ModelConfig
 
 
@@ -19,6 +20,7 @@ class _Pass:
     tokens: int = 0
     lengths: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     positions: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    first: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     masks: dict[int | None, Tensor] = field(default_factory=dict)  # by window
 
 
@@ -27,6 +29,8 @@ class ContiguousCache:
 
     `k` and `v` are [L, B, KV, capacity, D]; `lengths`, int64 [B] on the host, says how many
     positions of each row are filled. Lower a length to forget what follows it.
+
+    With `kernels` "triton", queries that torch could only mask go through our own attention.
     """
 
     def __init__(
@@ -36,9 +40,10 @@ class ContiguousCache:
         capacity: int,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        kernels: str = "torch",
     ):
         shape = (config.layers, batch, config.kv_heads, capacity, config.head_dim)
-        self.windows = config.windows
+        self.windows, self.kernels = config.windows, kernels
         self.k = torch.zeros(shape, device=device, dtype=dtype)
         self.v = torch.zeros(shape, device=device, dtype=dtype)
         # On the host, so that checking a bound never waits for a GPU.
@@ -74,7 +79,7 @@ class ContiguousCache:
     def rows(self, start: int, stop: int) -> ContiguousCache:
         """Return a cache of some rows that shares their memory and lengths."""
         view = object.__new__(ContiguousCache)
-        view.windows = self.windows
+        view.windows, view.kernels = self.windows, self.kernels
         view.k, view.v = self.k[:, start:stop], self.v[:, start:stop]
         view.lengths = self.lengths[start:stop]
         view._pass = _Pass()
@@ -104,8 +109,9 @@ class ContiguousCache:
         They go to the device once a pass, not once a layer.
         """
         if self._pass.tokens != tokens or not torch.equal(self._pass.lengths, self.lengths):
-            positions = self.lengths[:, None] + torch.arange(tokens)
-            self._pass = _Pass(tokens, self.lengths.clone(), positions.to(self.k.device))
+            positions = (self.lengths[:, None] + torch.arange(tokens)).to(self.k.device)
+            first = positions[:, 0].contiguous()
+            self._pass = _Pass(tokens, self.lengths.clone(), positions, first)
         return self._pass.positions
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -135,6 +141,12 @@ class ContiguousCache:
         start = 0 if window is None else max(0, shortest + 1 - window)
         fresh = start == longest == 0 and (window is None or tokens <= window)
         one = tokens == 1 and shortest == longest
+        if self.kernels == "triton" and not fresh and not one:
+            seen_k, seen_v = (kept[:, :, :end].transpose(1, 2) for kept in (keys, values))
+            self.positions(tokens)
+            return ops.flash_attention(
+                q, seen_k, seen_v, window=window, offset=self._pass.first, backend="triton"
+            )
         mask = None if fresh or one else self._mask(tokens, start, end, window)
         out = F.scaled_dot_product_attention(
             q.transpose(1, 2),
