@@ -28,6 +28,8 @@ SIMD = (
 TRITON = (
     "add_rms_norm",
     "chain",
+    "decode_attention",
+    "flash_attention",
     "matmul",
     "matvec",
     "quant_matvec",
@@ -396,25 +398,29 @@ def flash_attention(
     most = k.shape[1] - tokens
     if causal and most < 0:
         raise InferlabError(f"k has {k.shape[1]} positions: {tokens} queries need {tokens}")
-    on_host = offset is not None and offset.numel() and not offset.is_cuda
-    if causal and on_host and not 0 <= int(offset.min()) <= int(offset.max()) <= most:
-        raise InferlabError(f"offset must be from 0 to {most}, so that k has what the queries see")
     start = torch.zeros(batch, dtype=torch.int64) if offset is None else offset
-    start = start.to(q.device)
+    if causal and not start.is_cuda and bool(((start < 0) | (start > most)).any()):
+        raise InferlabError(f"offset must be from 0 to {most}, as k has what the queries see")
+    start = start.to(q.device).contiguous()
     if _triton(backend, q, k, v) and size <= 128 and k.stride(-1) == v.stride(-1) == 1:
         from inferlab.kernels.gpu import flash_attention as gpu
 
         out = _empty(q, *q.shape)
         return gpu.launch(_dense(q), k, v, start, out, causal=causal, window=window)
+    plain = offset is None and window is None
     mask = None
-    if causal:
+    if causal and not plain:
         position = start[:, None] + torch.arange(tokens, device=q.device)  # [B, T]
         key = torch.arange(k.shape[1], device=q.device)
         mask = key <= position[..., None]
         mask = mask if window is None else mask & (key > position[..., None] - window)
-    heads_first = [t.transpose(1, 2) for t in (q, k, v)]
     out = F.scaled_dot_product_attention(
-        *heads_first, attn_mask=None if mask is None else mask[:, None], enable_gqa=True
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        attn_mask=None if mask is None else mask[:, None],
+        is_causal=causal and plain,
+        enable_gqa=True,
     )
     return out.transpose(1, 2)
 

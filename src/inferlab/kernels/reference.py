@@ -144,6 +144,38 @@ def chain(x: ArrayLike, steps: int, scale: float = 0.999, shift: float = 0.001) 
     return float(value.sum())
 
 
+def flash_attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    causal: bool = True,
+    window: int | None = None,
+    offset: ArrayLike | None = None,
+) -> Array:
+    """Let queries q [B, T, H, D] see keys and values k, v [B, S, KV, D]: [B, T, H, D].
+
+    Causal: query t of row b stands at position offset[b] + t (offset 0 if None) and sees keys up to
+    its own, with a window the last `window` of them; otherwise all S. Query head h reads KV head
+    h // (H / KV).
+    """
+    q, k, v = _wide(q), _wide(k), _wide(v)
+    batch, tokens, heads, size = q.shape
+    group = heads // k.shape[2]
+    starts = np.zeros(batch, np.int64) if offset is None else np.asarray(offset)
+    key = np.arange(k.shape[1])
+    out = np.empty_like(q)
+    for b in range(batch):
+        position = starts[b] + np.arange(tokens)[:, None]
+        seen = (key <= position) & (key > position - (window or tokens + k.shape[1]))
+        for head in range(heads):
+            scores = q[b, :, head] @ k[b, :, head // group].T / np.sqrt(size)
+            scores = np.where(seen | (not causal), scores, -np.inf)
+            weights = np.exp(scores - scores.max(-1, keepdims=True))
+            out[b, :, head] = weights / weights.sum(-1, keepdims=True) @ v[b, :, head // group]
+    return out
+
+
 def rms_ratio(got: ArrayLike, right: ArrayLike) -> float:
     """Root mean square of the error over that of the right values; NaN counts as infinite."""
     got, right = _wide(got), _wide(right)

@@ -306,8 +306,8 @@ def _resources(asm: Mapping[str, Any]) -> tuple[int, int]:
         counts = dict(
             re.findall(r"\.(\w+_count|private_segment_fixed_size):\s*(\d+)", asm["amdgcn"])
         )
-        spilled = 4 * (int(counts["vgpr_spill_count"]) + int(counts["sgpr_spill_count"]))
-        return int(counts["vgpr_count"]), spilled
+        # Scalars that do not fit go to lanes of a vector register; only vectors go to memory.
+        return int(counts["vgpr_count"]), int(counts["private_segment_fixed_size"])
     import triton
 
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"

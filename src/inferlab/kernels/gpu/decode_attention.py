@@ -277,10 +277,9 @@ def aot(capability: Capability) -> list[Compile]:
     cases = []
     strides = "q_row q_head k_page k_head k_position v_page v_head v_position out_row out_head"
     usual = ((4, 128, 0), (4, 128, 16))
-    shapes = {"fp32": (*usual, (9, 80, 0)), "bf16": usual}
-    shapes["fp16"] = (*usual, (1, 128, 0), (3, 64, 0), (7, 80, 16), (16, 96, 64))
-    for dtype in shapes if target.has_bf16 else ("fp32", "fp16"):
-        for group, size, block in shapes[dtype]:
+    every = (*usual, (1, 128, 0), (3, 64, 0), (7, 80, 16), (9, 80, 0), (16, 96, 64))
+    for dtype in ("fp32", "fp16", "bf16") if target.has_bf16 else ("fp32", "fp16"):
+        for group, size, block in every if dtype == "fp16" else usual:
             made = config(group, size, 4 if dtype == "fp32" else 2, block > 0, capability)
             width = triton.next_power_of_2(size)
             cases.append(
