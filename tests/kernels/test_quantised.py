@@ -59,7 +59,7 @@ def test_a_matrix_without_rows_stays_without_rows(name):
 def test_slices_of_a_large_matrix_join(name, monkeypatch):
     raw = random_blocks(name, 40, 3)
     whole = from_blocks(torch.from_numpy(raw), name).dequantise()
-    monkeypatch.setitem(quantised._SLICE, "cpu", 700)  # 7 rows: 40 is no multiple
+    monkeypatch.setattr(quantised, "_CPU_SLICE", 350)  # 7 rows: 40 is no multiple
     assert torch.equal(from_blocks(torch.from_numpy(raw), name).dequantise(), whole)
     again = quantise(whole, name)
     monkeypatch.undo()
@@ -246,7 +246,7 @@ def test_planes_that_do_not_fit_are_named(name, given, field):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(3, 7), (1,), (0,), (20,)])
 def test_linear_multiplies_by_what_the_matrix_widens_to(name, dtype, shape, monkeypatch):
-    monkeypatch.setitem(quantised._SLICE, "cpu", 1000)  # 15 rows: 40 is no multiple
+    monkeypatch.setattr(quantised, "_CPU_SLICE", 500)  # 15 rows: 40 is no multiple
     matrix = quantise(draw(40, 64), name)
     x, bias = draw(*shape, 64).to(dtype), draw(40).to(dtype)
     for own in (None, bias):

@@ -57,7 +57,9 @@ def prepare() -> None:
     def compile_() -> None:
         try:
             from inferlab.engine import cpu_step
+            from inferlab.kernels.cpu import widen
 
+            widen.prepare()  # first: a prompt comes before the first step
             cpu_step.compile_step()
         except Exception as error:
             _failure.append(error)

@@ -7,7 +7,8 @@ rounding are those of ggml's `ggml-quants.c`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,12 +23,19 @@ BLOCK = 32
 ROW_SCALED = "int8"
 FOUR_BITS = ("q4_0", "q4_1")
 FORMATS = ("q8_0", *FOUR_BITS, ROW_SCALED)
-# Weights widened at a time: on a CPU what a cache holds, on a GPU enough to keep it busy.
-_SLICE = {"cpu": 1 << 20}
-_LARGE_SLICE = 1 << 26
+# Weights widened at a time: on a CPU what its cores' caches hold, on a GPU enough to keep it busy.
+_CPU_SLICE = 1 << 19  # a thread
+_GPU_SLICE = 1 << 26
+
+_held = threading.local()
+
+WIDEN: dict[str, Callable[[Quantised, slice, Tensor], Tensor]] = {}
+"""Kernels that widen rows to float32 faster than torch, with the same bits, by kind of device.
+They are here once they are compiled.
+"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Quantised:
     """A matrix [N, K] stored in `format`.
 
@@ -92,14 +100,18 @@ class Quantised:
         Computed in float32 whatever `dtype` is. `out`, of the right shape and dtype, is filled
         and returned in place of fresh memory.
         """
-        if rows is not None:
-            return Quantised(self.format, *(p[rows] for p in self._planes())).dequantise(
-                dtype, out=out
-            )
+        if isinstance(rows, Tensor):
+            some = Quantised(self.format, *(plane[rows] for plane in self._planes()))
+            return some.dequantise(dtype, out=out)
+        first, end, _ = (rows or slice(None)).indices(self.shape[0])
+        columns = self.shape[1]
         if out is None:
-            out = torch.empty(self.shape, dtype=dtype, device=self.device)
-        for part in slices(self.shape, self.device):
-            self._widen(part, out[part])
+            out = torch.empty(end - first, columns, dtype=dtype, device=self.device)
+        kernel = WIDEN.get(self.device.type) if dtype == torch.float32 else None
+        if kernel and columns % BLOCK == 0 and out.stride(1) == 1:
+            return kernel(self, slice(first, end), out)
+        for part in slices(out.shape, self.device):
+            self._widen(slice(first + part.start, first + part.stop), out[part])
         return out
 
     def _planes(self) -> Iterator[Tensor]:
@@ -181,21 +193,35 @@ def linear(x: Tensor, weight: Tensor | Quantised, bias: Tensor | None = None) ->
     rows, columns = weight.shape
     flat = x.reshape(-1, columns)
     y = x.new_empty(len(flat), rows)
-    buffer: Tensor | None = None
     for part in slices(weight.shape, weight.device):
-        if buffer is None:
-            buffer = x.new_empty(part.stop, columns)
-        wide = weight.dequantise(x.dtype, part, out=buffer[: part.stop - part.start])
+        wide = _buffer(part.stop - part.start, columns, x.dtype, x.device)
+        weight.dequantise(x.dtype, part, out=wide)
         torch.mm(flat, wide.T, out=y[:, part])
     if bias is not None:
         y += bias
     return y.view(*x.shape[:-1], rows)
 
 
+def _buffer(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return memory [rows, columns], on a CPU the same again and again.
+
+    Fresh memory costs as much time as filling it: the operating system clears it first.
+    """
+    if device.type != "cpu":
+        return torch.empty(rows, columns, dtype=dtype, device=device)
+    held: Tensor | None = getattr(_held, "buffer", None)
+    size = rows * columns * dtype.itemsize
+    if held is None or len(held) < size:
+        held = _held.buffer = torch.empty(size, dtype=torch.uint8)
+    return held[:size].view(dtype).view(rows, columns)
+
+
 def slices(shape: Sequence[int], device: torch.device) -> Iterator[slice]:
     """Yield the rows of a matrix in pieces to be widened one after the other; at least one."""
     rows, columns = shape
-    step = max(1, _SLICE.get(device.type, _LARGE_SLICE) // columns)
+    cores = torch.get_num_threads()
+    size = _CPU_SLICE * max(2, cores) if device.type == "cpu" else _GPU_SLICE
+    step = max(1, size // columns)
     for start in range(0, max(1, rows), step):
         yield slice(start, min(start + step, rows))
 
