@@ -134,6 +134,26 @@ def test_case_46_in_place_twice_from_the_same_input_gives_the_same(device):
     ) < (2e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("batch", "columns"), [(1, 100), (2, 2060), (1, 24), (7, 100)])
+def test_with_a_norm_before_it(batch, columns, dtype, device, few_programs):
+    rows = 67 if columns == 24 else 5  # many rows a program, or few
+    weight, up, x, gains = (
+        draw(*shape, dtype=dtype, device=device)
+        for shape in ((rows, columns), (rows, columns), (batch, columns), (columns,))
+    )
+    x *= 10  # far from a root mean square of one
+    out, scratch = (x.new_full((batch, n), math.nan) for n in (rows, columns))
+    norm = gpu.Norm(gains, 1e-5, scratch)
+    normed = reference.rms_norm(*wide(x, gains), 1e-5)
+    got = gpu.launch(weight, x, None, None, out, norm)
+    assert rms_ratio(*wide(got), reference.matvec(*wide(weight), normed)) < 2 * TOLERANCE[dtype]
+    scale = columns**-0.5
+    got = gpu.launch_swiglu(weight * scale, up * scale, x, out, norm)
+    right = reference.swiglu(*wide(weight * scale, up * scale), normed)
+    assert rms_ratio(*wide(got), right) < 5 * TOLERANCE[dtype]
+
+
 def test_neighbours_of_the_output_are_left_alone(device):
     around = torch.full((4, 12), 123.0, device=device)
     weight, x = draw(5, 8, device=device), draw(2, 8, device=device)

@@ -10,6 +10,7 @@ import torch
 from inferlab.errors import InferlabError
 from inferlab.kernels import ops, reference
 from inferlab.kernels.gpu import quant_matvec as gpu
+from inferlab.kernels.gpu.matvec import Norm
 from inferlab.kernels.quantised import FORMATS, Quantised, quantise
 from inferlab.kernels.reference import rms_ratio
 
@@ -144,6 +145,26 @@ def test_case_46_in_place_twice_from_the_same_input_gives_the_same(device):
     assert torch.equal(*results)
     right = reference.matvec(*wide(weight.dequantise(), x), None, *wide(residual))
     assert rms_ratio(*wide(results[0]), right) < 2e-6
+
+
+@pytest.mark.parametrize(
+    ("format", "batch", "columns", "rows"),
+    [("q4_1", 1, 96, 3), ("q8_0", 2, 4128, 2), ("q4_0", 1, 32, 67), ("int8", 5, 96, 3)],
+)
+def test_with_a_norm_before_it(format, batch, columns, rows, device, few_programs):
+    weight, up = (matrix(rows, columns, format, device) for _ in range(2))
+    x, gains = 10 * draw(batch, columns, device=device), draw(columns, device=device)
+    out = x.new_full((batch, rows), math.nan)
+    norm = Norm(gains, 1e-5, None)
+    normed = reference.rms_norm(*wide(x, gains), 1e-5)
+    got = gpu.launch(weight, x, None, None, out, norm)
+    right = reference.matvec(*wide(weight.dequantise(torch.float64)), normed)
+    assert rms_ratio(*wide(got), right) < 4e-6
+    norm = Norm(gains / columns**0.5 / 10, 1e-5, None)
+    normed = reference.rms_norm(*wide(x, norm.gains), 1e-5)
+    got = gpu.launch_swiglu(weight, up, x, out, norm)
+    full = wide(weight.dequantise(torch.float64), up.dequantise(torch.float64))
+    assert rms_ratio(*wide(got), reference.swiglu(*full, normed)) < 1e-5
 
 
 def test_neighbours_of_the_output_are_left_alone(device):

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from inferlab.errors import InferlabError
+from inferlab.kernels.gpu import rms_norm
 from inferlab.kernels.gpu.compiled import TARGETS, Capability, Compile
 from inferlab.kernels.gpu.dsl import capability, check_dot, jit, tl, triton
 
@@ -55,24 +56,39 @@ def products(w, x, VECTOR: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @jit
+def rms_scale(squares, K, eps):  # type: ignore[no-untyped-def]
+    """One over the root mean square of rows of K values, from squares [1, B, ..]: [1, B]."""
+    return 1.0 / tl.sqrt(tl.sum(squares, axis=2) / K + eps)
+
+
+@jit
 def matvec_kernel(  # type: ignore[no-untyped-def]
-    weight, up, x, bias, residual, out,
-    N, K, B, weight_row, up_row, x_row, residual_row, out_row,
+    weight, up, x, gains, bias, residual, out,
+    N, K, B, eps, weight_row, up_row, x_row, residual_row, out_row,
     ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUPS: tl.constexpr,
     WHOLE: tl.constexpr, VECTOR: tl.constexpr,
-    SWIGLU: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
+    NORM: tl.constexpr, SWIGLU: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
 ):  # fmt: skip
     """GROUPS times BLOCK_N columns of out = x weight^T + bias + residual, or of the SwiGLU.
 
-    WHOLE says that BLOCK_K covers K: then x is read once for all groups.
+    WHOLE says that BLOCK_K covers K: then x is read once for all groups. With NORM every program
+    norms x for itself: x meets the gains at once, and the sums are scaled at the end.
     """
     k = tl.arange(0, BLOCK_K)[None, None, :]  # [1, 1, BLOCK_K]
     b = tl.arange(0, ROWS)[None, :]  # [1, ROWS]
     x_at = x + b[:, :, None].to(tl.int64) * x_row + k  # [1, ROWS, BLOCK_K]
     there = b[:, :, None] < B
     value = tl.zeros((1, ROWS, BLOCK_K), tl.float32)
+    squares = tl.zeros((1, ROWS, BLOCK_K), tl.float32)
+    scale = tl.full((1, ROWS), 1.0, tl.float32)
     if WHOLE:
-        value = tl.load(x_at, mask=there & (k < K), other=0.0).to(tl.float32)
+        value = tl.load(x_at, mask=there & (k < K), other=0.0, eviction_policy="evict_last")
+        value = value.to(tl.float32)
+        if NORM:
+            squares = value * value
+            value *= tl.load(gains + k, mask=k < K, other=0.0).to(tl.float32)
+            if GROUPS > 1:
+                scale = rms_scale(squares, K, eps)
     for group in range(GROUPS):
         n = (tl.program_id(0).to(tl.int64) * GROUPS + group) * BLOCK_N
         n = (n + tl.arange(0, BLOCK_N))[:, None]  # [BLOCK_N, 1]
@@ -80,7 +96,8 @@ def matvec_kernel(  # type: ignore[no-untyped-def]
         total = tl.zeros((BLOCK_N, ROWS, BLOCK_K // VECTOR), tl.float32)
         total_up = tl.zeros((BLOCK_N, ROWS, BLOCK_K // VECTOR), tl.float32)
         for first in range(0, BLOCK_K if WHOLE else K, BLOCK_K):
-            inside = (rows < N) & (k < K - first)
+            left = k < K - first
+            inside = (rows < N) & left
             at = rows * weight_row + first + k  # [BLOCK_N, 1, BLOCK_K]
             w = tl.load(weight + at, mask=inside, other=0.0, eviction_policy="evict_first")
             if SWIGLU:
@@ -88,17 +105,19 @@ def matvec_kernel(  # type: ignore[no-untyped-def]
                 u = tl.load(up + at, mask=inside, other=0.0, eviction_policy="evict_first")
             if not WHOLE:
                 value = tl.load(
-                    x_at + first,
-                    mask=there & (k < K - first),
-                    other=0.0,
-                    eviction_policy="evict_last",
+                    x_at + first, mask=there & left, other=0.0, eviction_policy="evict_last"
                 ).to(tl.float32)
+                if NORM:
+                    squares += value * value
+                    value *= tl.load(gains + first + k, mask=left, other=0.0).to(tl.float32)
             total += products(w, value, VECTOR)
             if SWIGLU:
                 total_up += products(u, value, VECTOR)
-        y = tl.sum(total, axis=2)  # [BLOCK_N, ROWS]
+        if NORM and GROUPS == 1:  # only now: the weights were already on their way
+            scale = rms_scale(squares, K, eps)
+        y = tl.sum(total, axis=2) * scale  # [BLOCK_N, ROWS]
         if SWIGLU:
-            y = swiglu(y, tl.sum(total_up, axis=2))
+            y = swiglu(y, tl.sum(total_up, axis=2) * scale)
         finish(y, n, b, N, B, bias, residual, residual_row, out, out_row, BIAS, RESIDUAL)
 
 
@@ -178,44 +197,65 @@ def power_below(value: int, least: int, most: int) -> int:
     return min(most, max(least, 1 << max(1, value).bit_length() - 1))
 
 
-def launch(weight: Any, x: Any, bias: Any, residual: Any, out: Any) -> Any:
+class Norm(NamedTuple):
+    """An RMS norm of x before the product, which saves a launch of its own."""
+
+    gains: Any
+    """[K]"""
+    eps: float
+    scratch: Any
+    """[B, K] like x: where normed rows go if tensor cores multiply, which need them rounded."""
+
+
+def launch(
+    weight: Any, x: Any, bias: Any, residual: Any, out: Any, norm: Norm | None = None
+) -> Any:
     """Fill `out` [B, N] with x [B, K] times weight [N, K] transposed, + bias [N] + residual [B, N].
 
     Up to 16 rows; all dense in the last dimension. `out` may be `residual`. Numbers of x and
-    weight have the same format, the others any.
+    weight have the same format, the others any. With a norm, it is the normed x that counts.
     """
-    return _launch(weight, None, x, bias, residual, out)
+    return _launch(weight, None, x, bias, residual, out, norm)
 
 
-def launch_swiglu(gate: Any, up: Any, x: Any, out: Any) -> Any:
+def launch_swiglu(gate: Any, up: Any, x: Any, out: Any, norm: Norm | None = None) -> Any:
     """Fill `out` [B, F] with silu(gate x) * (up x), for x [B, K] and two matrices [F, K]."""
-    return _launch(gate, up, x, None, None, out)
+    return _launch(gate, up, x, None, None, out, norm)
 
 
-def _launch(weight: Any, up: Any, x: Any, bias: Any, residual: Any, out: Any) -> Any:
+def _launch(
+    weight: Any, up: Any, x: Any, bias: Any, residual: Any, out: Any, norm: Norm | None
+) -> Any:
     (batch, columns), rows = x.shape, weight.shape[0]
     if batch > MOST_ROWS:
         raise InferlabError(f"matvec: {batch} rows; one pass serves at most {MOST_ROWS}")
     if not out.numel():
         return out
-    gpu, size = capability(x.device), weight.element_size()
-    made = config(batch, rows, columns, size, gpu, 1 if up is None else 2)
-    second = weight if up is None else up
-    before = out if residual is None else residual
-    arguments = (
-        weight, second, x, weight if bias is None else bias, before, out, rows, columns, batch,
-        weight.stride(0), second.stride(0), x.stride(0), before.stride(0), out.stride(0),
-    )  # fmt: skip
+    size = weight.element_size()
+    made = config(batch, rows, columns, size, capability(x.device), 1 if up is None else 2)
+    second, before = weight if up is None else up, out if residual is None else residual
+    add = weight if bias is None else bias
+
+    def strides(x: Any) -> tuple[int, ...]:
+        return tuple(t.stride(0) for t in (weight, second, x, before, out))
+
     fused = {"SWIGLU": up is not None, "BIAS": bias is not None, "RESIDUAL": residual is not None}
     how = {"num_warps": made.num_warps, "num_stages": made.num_stages}
     grid = (triton.cdiv(rows, made.block_n * made.groups),)
     if made.dot:
         check_dot("matvec", x)
-        matvec_dot_kernel[grid](*arguments, MOST_ROWS, made.block_n, made.block_k, **fused, **how)
+        if norm is not None:
+            x = rms_norm.launch(x, norm.gains, norm.eps, norm.scratch)
+        matvec_dot_kernel[grid](
+            weight, second, x, add, before, out, rows, columns, batch, *strides(x),
+            MOST_ROWS, made.block_n, made.block_k, **fused, **how,
+        )  # fmt: skip
     else:
+        gains, eps = (x, 0.0) if norm is None else (norm.gains, norm.eps)
         matvec_kernel[grid](
-            *arguments, triton.next_power_of_2(batch), made.block_n, made.block_k, made.groups,
-            made.block_k >= columns, 16 // size, **fused, **how,
+            weight, second, x, gains, add, before, out, rows, columns, batch, eps, *strides(x),
+            triton.next_power_of_2(batch), made.block_n, made.block_k, made.groups,
+            made.block_k >= columns, 16 // size, NORM=norm is not None, **fused, **how,
         )  # fmt: skip
     return out
 
@@ -249,21 +289,26 @@ def aot(capability: Capability) -> list[Compile]:
 
 
 def _case(dtype: str, batch: int, matrices: int, made: Config, whole: bool) -> Compile:
+    norm = batch == 1  # and not for the others, so that both are compiled
     fused = {"SWIGLU": matrices == 2, "BIAS": matrices == 1, "RESIDUAL": matrices == 1}
     constants: dict[str, Any] = {"BLOCK_N": made.block_n, "BLOCK_K": made.block_k} | fused
     if made.dot:
         constants |= {"ROWS": MOST_ROWS}
     else:
         constants |= {"ROWS": triton.next_power_of_2(batch), "GROUPS": made.groups}
-        constants |= {"WHOLE": whole, "VECTOR": 4 if dtype == "fp32" else 8}
+        constants |= {"WHOLE": whole, "VECTOR": 4 if dtype == "fp32" else 8, "NORM": norm}
     strides = ("weight_row", "up_row", "x_row", "residual_row", "out_row")
-    groups = f", {made.groups} groups" if made.groups > 1 else ""
+    notes = (
+        f", {made.groups} groups" if made.groups > 1 else "",
+        ", whole rows" if whole else "",
+        ", norm" if norm else "",
+    )
     return Compile(
         matvec_dot_kernel if made.dot else matvec_kernel,
         f"{dtype}, {batch} x {'SwiGLU ' if matrices == 2 else ''}"
-        f"[{made.block_n}, {made.block_k}]{groups}{', whole rows' if whole else ''}",
-        dict.fromkeys(("weight", "up", "x", "bias", "residual", "out"), f"*{dtype}")
-        | {"N": "i32:16", "K": "i32:16", "B": "i32:1" if batch == 1 else "i32"}
+        f"[{made.block_n}, {made.block_k}]{''.join(notes)}",
+        dict.fromkeys(("weight", "up", "x", "gains", "bias", "residual", "out"), f"*{dtype}")
+        | {"N": "i32:16", "K": "i32:16", "B": "i32:1" if batch == 1 else "i32", "eps": "fp32"}
         | dict.fromkeys(strides, "i32:16"),
         constants,
         made.num_warps,

@@ -21,7 +21,16 @@ import torch
 from inferlab.errors import InferlabError
 from inferlab.kernels.gpu.compiled import TARGETS, Capability, Compile
 from inferlab.kernels.gpu.dsl import capability, jit, tl, triton
-from inferlab.kernels.gpu.matvec import MOST_ROWS, PROGRAMS, SHAPES, finish, power_below, swiglu
+from inferlab.kernels.gpu.matvec import (
+    MOST_ROWS,
+    PROGRAMS,
+    SHAPES,
+    Norm,
+    finish,
+    power_below,
+    rms_scale,
+    swiglu,
+)
 from inferlab.kernels.quantised import BLOCK, FOUR_BITS, ROW_SCALED, Quantised
 
 ROWS_AT_ONCE = 4  # vectors of a program: as many as registers hold
@@ -48,27 +57,33 @@ def place(HIGH: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @jit
-def quad(at, there, HIGH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Load four values of x for each block, [1, B, G, 4]: as they are, and scaled for `times`."""
-    x = tl.load(at, mask=there, other=0.0, eviction_policy="evict_last").to(tl.float32)
+def quad(x_at, gains_at, known, here, HIGH: tl.constexpr, NORM: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Load four values of x for each block, [1, B, G, 4], and return them scaled for `times`.
+
+    With NORM they meet their gains. Beside them: the same not scaled, and the squares of x.
+    """
+    x = tl.load(x_at, mask=known & here, other=0.0, eviction_policy="evict_last").to(tl.float32)
+    squares = x * x
+    if NORM:
+        x *= tl.load(gains_at, mask=here, other=0.0).to(tl.float32)
     power = (127 + 90 - place(HIGH)) << 23
-    return x, x * power.to(tl.float32, bitcast=True)
+    return x * power.to(tl.float32, bitcast=True), x, squares
 
 
 @jit
-def quads(at, there, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return x of each block of 32 in eight scaled quads, and its sum [1, B, G]."""
-    a, a_scaled = quad(at, there, False)
-    b, b_scaled = quad(at + 4, there, False)
-    c, c_scaled = quad(at + 8, there, False)
-    d, d_scaled = quad(at + 12, there, False)
-    e, e_scaled = quad(at + 16, there, BITS == 4)
-    f, f_scaled = quad(at + 20, there, BITS == 4)
-    g, g_scaled = quad(at + 24, there, BITS == 4)
-    h, h_scaled = quad(at + 28, there, BITS == 4)
-    total = tl.sum((a + b) + (c + d) + ((e + f) + (g + h)), axis=3)
-    scaled = (a_scaled, b_scaled, c_scaled, d_scaled, e_scaled, f_scaled, g_scaled, h_scaled)
-    return scaled, total
+def quads(x, gains, known, here, BITS: tl.constexpr, NORM: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return x of each block of 32 in eight scaled quads, and sums of x and x², [1, B, G]."""
+    a, a_x, a_2 = quad(x, gains, known, here, False, NORM)
+    b, b_x, b_2 = quad(x + 4, gains + 4, known, here, False, NORM)
+    c, c_x, c_2 = quad(x + 8, gains + 8, known, here, False, NORM)
+    d, d_x, d_2 = quad(x + 12, gains + 12, known, here, False, NORM)
+    e, e_x, e_2 = quad(x + 16, gains + 16, known, here, BITS == 4, NORM)
+    f, f_x, f_2 = quad(x + 20, gains + 20, known, here, BITS == 4, NORM)
+    g, g_x, g_2 = quad(x + 24, gains + 24, known, here, BITS == 4, NORM)
+    h, h_x, h_2 = quad(x + 28, gains + 28, known, here, BITS == 4, NORM)
+    total = tl.sum((a_x + b_x) + (c_x + d_x) + ((e_x + f_x) + (g_x + h_x)), axis=3)
+    squares = tl.sum((a_2 + b_2) + (c_2 + d_2) + ((e_2 + f_2) + (g_2 + h_2)), axis=3)
+    return (a, b, c, d, e, f, g, h), total, squares
 
 
 @jit
@@ -110,11 +125,12 @@ def block_sums(  # type: ignore[no-untyped-def]
 
 @jit
 def quant_matvec_kernel(  # type: ignore[no-untyped-def]
-    weight, scales, mins, up, up_scales, up_mins, x, bias, residual, out,
-    N, K, B, weight_row, scale_row, up_row, up_scale_row, x_row, residual_row, out_row,
+    weight, scales, mins, up, up_scales, up_mins, x, gains, bias, residual, out,
+    N, K, B, eps, weight_row, scale_row, up_row, up_scale_row, x_row, residual_row, out_row,
     ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCKS: tl.constexpr, GROUPS: tl.constexpr,
     WHOLE: tl.constexpr, BITS: tl.constexpr, OFFSET: tl.constexpr, MINS: tl.constexpr,
-    ROW_SCALE: tl.constexpr, SWIGLU: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
+    ROW_SCALE: tl.constexpr, NORM: tl.constexpr, SWIGLU: tl.constexpr,
+    BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
 ):  # fmt: skip
     """GROUPS times BLOCK_N columns of out = x weight^T + bias + residual, or of the SwiGLU.
 
@@ -124,11 +140,15 @@ def quant_matvec_kernel(  # type: ignore[no-untyped-def]
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[None, :]  # [1, ROWS]
     # The hint lets each thread load its own block's scale, and not eight scales to hand round.
     block = tl.max_contiguous(tl.arange(0, BLOCKS)[None, None, :], [1, 1, 1])  # [1, 1, BLOCKS]
-    x_at = x + b[:, :, None, None].to(tl.int64) * x_row + block[:, :, :, None] * 32
-    x_at += tl.arange(0, 4)[None, None, None, :]  # [1, ROWS, BLOCKS, 4]
+    column = block[:, :, :, None] * 32 + tl.arange(0, 4)[None, None, None, :]
+    x_at = x + b[:, :, None, None].to(tl.int64) * x_row + column  # [1, ROWS, BLOCKS, 4]
     known = (b < B)[:, :, None, None]
+    squares = tl.zeros((1, ROWS, BLOCKS), tl.float32)
+    scale = tl.full((1, ROWS), 1.0, tl.float32)
     if WHOLE:
-        value, x_sum = quads(x_at, known & (block * 32 < K)[:, :, :, None], BITS)
+        value, x_sum, squares = quads(x_at, gains + column, known, column < K, BITS, NORM)
+        if NORM and GROUPS > 1:
+            scale = rms_scale(squares, K, eps)
     for group in range(GROUPS):
         n = (tl.program_id(1).to(tl.int64) * GROUPS + group) * BLOCK_N
         n = (n + tl.arange(0, BLOCK_N))[:, None]  # [BLOCK_N, 1]
@@ -139,7 +159,10 @@ def quant_matvec_kernel(  # type: ignore[no-untyped-def]
             here = (block + first) * 32 < K
             there = (row < N) & here
             if not WHOLE:
-                value, x_sum = quads(x_at + first * 32, known & here[:, :, :, None], BITS)
+                gain_at = gains + first * 32 + column
+                left = here[:, :, :, None]
+                value, x_sum, more = quads(x_at + first * 32, gain_at, known, left, BITS, NORM)
+                squares += more
             total += block_sums(
                 weight, scales, mins, row, block + first, there, weight_row, scale_row,
                 value, x_sum, BITS, OFFSET, MINS, ROW_SCALE,
@@ -149,11 +172,13 @@ def quant_matvec_kernel(  # type: ignore[no-untyped-def]
                     up, up_scales, up_mins, row, block + first, there, up_row, up_scale_row,
                     value, x_sum, BITS, OFFSET, MINS, ROW_SCALE,
                 )  # fmt: skip
-        y = tl.sum(total, axis=2)  # [BLOCK_N, ROWS]
+        if NORM and GROUPS == 1:  # only now: the weights were already on their way
+            scale = rms_scale(squares, K, eps)
+        y = tl.sum(total, axis=2) * scale  # [BLOCK_N, ROWS]
         if ROW_SCALE:
             y *= tl.load(scales + n * scale_row, mask=n < N, other=0.0)
         if SWIGLU:
-            u = tl.sum(total_up, axis=2)
+            u = tl.sum(total_up, axis=2) * scale
             if ROW_SCALE:
                 u *= tl.load(up_scales + n * up_scale_row, mask=n < N, other=0.0)
             y = swiglu(y, u)
@@ -191,20 +216,27 @@ def config(
     return Config(together, block_n, blocks, groups, blocks // lanes)
 
 
-def launch(weight: Quantised, x: Any, bias: Any, residual: Any, out: Any) -> Any:
+def launch(
+    weight: Quantised, x: Any, bias: Any, residual: Any, out: Any, norm: Norm | None = None
+) -> Any:
     """Fill `out` [B, N] with x [B, K] times weight [N, K] transposed, + bias [N] + residual [B, N].
 
-    Up to 16 rows; all dense in the last dimension. `out` may be `residual`.
+    Up to 16 rows; all dense in the last dimension. `out` may be `residual`. With a norm, it is the
+    normed x that counts.
     """
-    return _launch(weight, None, x, bias, residual, out)
+    return _launch(weight, None, x, bias, residual, out, norm)
 
 
-def launch_swiglu(gate: Quantised, up: Quantised, x: Any, out: Any) -> Any:
+def launch_swiglu(
+    gate: Quantised, up: Quantised, x: Any, out: Any, norm: Norm | None = None
+) -> Any:
     """Fill `out` [B, F] with silu(gate x) * (up x): x [B, K], two matrices [F, K] of one format."""
-    return _launch(gate, up, x, None, None, out)
+    return _launch(gate, up, x, None, None, out, norm)
 
 
-def _launch(weight: Quantised, up: Any, x: Any, bias: Any, residual: Any, out: Any) -> Any:
+def _launch(
+    weight: Quantised, up: Any, x: Any, bias: Any, residual: Any, out: Any, norm: Norm | None
+) -> Any:
     (batch, columns), rows = x.shape, weight.shape[0]
     if batch > MOST_ROWS:
         raise InferlabError(f"quant_matvec: {batch} rows; one pass serves at most {MOST_ROWS}")
@@ -219,12 +251,14 @@ def _launch(weight: Quantised, up: Any, x: Any, bias: Any, residual: Any, out: A
     before = out if residual is None else residual
     grid = (triton.cdiv(batch, made.rows), triton.cdiv(rows, made.block_n * made.groups))
     quant_matvec_kernel[grid](
-        *one, *two, x, one[1] if bias is None else bias, before, out,
-        rows, columns, batch, one[0].stride(0), one[1].stride(0), two[0].stride(0),
-        two[1].stride(0), x.stride(0), before.stride(0), out.stride(0),
+        *one, *two, x, x if norm is None else norm.gains, x if bias is None else bias, before, out,
+        rows, columns, batch, 0.0 if norm is None else norm.eps,
+        one[0].stride(0), one[1].stride(0), two[0].stride(0), two[1].stride(0),
+        x.stride(0), before.stride(0), out.stride(0),
         made.rows, made.block_n, made.blocks, made.groups, made.blocks * BLOCK >= columns,
         **_of_format(weight.format),
-        SWIGLU=up is not None, BIAS=bias is not None, RESIDUAL=residual is not None,
+        NORM=norm is not None, SWIGLU=up is not None,
+        BIAS=bias is not None, RESIDUAL=residual is not None,
         num_warps=made.num_warps,
     )  # fmt: skip
     return out
@@ -272,21 +306,27 @@ def aot(capability: Capability) -> list[Compile]:
 
 
 def _case(format: str, dtype: str, batch: int, matrices: int, made: Config, whole: bool) -> Compile:
+    norm = batch == 1  # and not for the others, so that both are compiled
     fused = {"SWIGLU": matrices == 2, "BIAS": matrices == 1, "RESIDUAL": matrices == 1}
+    fused["NORM"] = norm
     floats = "*fp32" if format == ROW_SCALED else "*fp16"
     strides = ("weight_row", "up_row", "x_row", "residual_row", "out_row")
     scale_strides = dict.fromkeys(
         ("scale_row", "up_scale_row"), "i32:1" if format == ROW_SCALED else "i32:16"
     )
-    groups = f", {made.groups} groups" if made.groups > 1 else ""
+    notes = (
+        f", {made.groups} groups" if made.groups > 1 else "",
+        ", whole rows" if whole else "",
+        ", norm" if norm else "",
+    )
     return Compile(
         quant_matvec_kernel,
         f"{format}, {batch} x {'SwiGLU ' if matrices == 2 else ''}"
-        f"[{made.block_n}, {made.blocks * BLOCK}]{groups}{', whole rows' if whole else ''}",
+        f"[{made.block_n}, {made.blocks * BLOCK}]{''.join(notes)}",
         {"weight": "*i32", "up": "*i32"}
         | dict.fromkeys(("scales", "mins", "up_scales", "up_mins"), floats)
-        | dict.fromkeys(("x", "bias", "residual", "out"), f"*{dtype}")
-        | {"N": "i32:16", "K": "i32:16", "B": "i32:1" if batch == 1 else "i32"}
+        | dict.fromkeys(("x", "gains", "bias", "residual", "out"), f"*{dtype}")
+        | {"N": "i32:16", "K": "i32:16", "B": "i32:1" if batch == 1 else "i32", "eps": "fp32"}
         | dict.fromkeys(strides, "i32:16") | scale_strides,
         {"ROWS": made.rows, "BLOCK_N": made.block_n, "BLOCKS": made.blocks}
         | {"GROUPS": made.groups, "WHOLE": whole}

@@ -155,7 +155,7 @@ def aot(capability: Capability) -> list[Compile]:
     strides = [f"{tensor}_{step}" for tensor in ("q", "k", "v", "out") for step in ("row", "head")]
     strides += ["cos_row", "sin_row", "k_page", "k_kv", "k_slot", "v_page", "v_kv", "v_slot"]
     cases = []
-    for dtype in ("fp32", "fp16", "bf16") if target.has_bf16 else ("fp32", "fp16"):
+    for dtype in ("fp32", "bf16" if target.has_bf16 else "fp16"):
         for heads, size, pairs in ((9, 64, 32), (32, 128, 64), (32, 80, 40), (32, 96, 16)):
             for norm in (False, True):
                 together, warps = config(heads, size, 4 if dtype == "fp32" else 2)
