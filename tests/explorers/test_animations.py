@@ -9,8 +9,8 @@ import re
 import pytest
 
 from inferlab.errors import InferlabError
+from inferlab.explorers import forward, html, scenes
 from inferlab.explorers import hardware as machines
-from inferlab.explorers import html, scenes
 from inferlab.theory import costs, formats, hardware, limits, models, roofline, trends
 
 LLAMA, SMOL = models.get("llama-2-70b"), models.get("smollm2-135m")
@@ -44,6 +44,7 @@ DATA = {
     "memory-wall": scenes.memory_wall_data(),
     "ceiling": scenes.ceiling_data(LLAMA, H100),
     "append": scenes.append_data([(LLAMA, H100, "bf16"), (SMOL, CPU, "bf16")]),
+    "sink": forward.sink_data([(LLAMA, H100, "bf16"), (SMOL, CPU, "bf16")]),
 }
 NAMES = list(DATA)
 
@@ -122,6 +123,7 @@ def test_shared_trips_are_theorys_passes():
         lambda: scenes.memory_wall(),
         lambda: scenes.ceiling(LLAMA, H100),
         lambda: scenes.append([(LLAMA, H100, "bf16")], 12),
+        lambda: forward.sink([(LLAMA, H100, "bf16")]),
     ],
 )
 def test_an_animation_comes_with_words_and_a_still(show):
@@ -371,6 +373,15 @@ def test_forgetting_computes_a_triangle_of_positions(film):
         page.keyboard.press("ArrowLeft")
     first = page.locator("tbody tr").first.inner_text().split()
     assert first[-3:] == ["55", "10", "5.5×"]
+
+
+def test_a_token_fetches_what_a_decode_step_streams():
+    for case, shape in zip(DATA["sink"]["cases"], (LLAMA, SMOL), strict=True):
+        stops, step = case["stops"], costs.decode_step(shape, 0)
+        assert len(stops) == shape.layers + 2
+        assert sum(stop["bytes"] for stop in stops[1:]) == pytest.approx(step.bytes)
+        assert sum(stop["flops"] for stop in stops) == pytest.approx(step.flops)
+        assert stops[0]["bytes"] == 2 * shape.hidden
 
 
 def test_walls_are_theorys_ceilings():

@@ -15,6 +15,7 @@ from inferlab.explorers import hardware as machines
 from inferlab.explorers import scenes
 from inferlab.figures import (
     attention,
+    forward,
     inside,
     ladder,
     machine,
@@ -97,6 +98,9 @@ FIGURES = {
     "shares": lambda: attention.shares([LLAMA, SMOL], (64, 2048, 131_072)),
     "slope": lambda: attention.slope([256, 512], [0.001, 0.004], [1e6, 4e6], 2.0),
     "lens": lambda: attention.lens(["' a'", "' Paris'"], [0.4, 0.8], "The last layer knows"),
+    "stack": lambda: forward.stack(LLAMA, "bf16"),
+    "depths": lambda: forward.depths(models.all()),
+    "experts": lambda: forward.experts(models.get("deepseek-v3"), [1, 8, 64]),
     "kv growth": lambda: memory.growth([LLAMA, SMOL]),
     "kv per token": lambda: memory.per_token(
         [LLAMA, SMOL], {"llama-2-70b": "8 share one", "smollm2-135m": "3 share one"}
