@@ -256,3 +256,17 @@ def test_linear_multiplies_by_what_the_matrix_widens_to(name, dtype, shape, monk
         assert (got.dtype, got.shape) == (dtype, (*shape, 40))
         exact = {torch.float32: 1e-6, torch.bfloat16: 1e-2}[dtype]
         assert reference.rms_ratio(got.double(), right) < exact
+
+
+@any_format
+@pytest.mark.parametrize("size", [500, 1 << 20], ids=["apart", "side by side"])
+def test_linears_is_linear_of_each(name, size, monkeypatch):
+    monkeypatch.setattr(quantised, "_CPU_SLICE", size)
+    x = draw(2, 5, 64)
+    pairs = [(quantise(draw(rows, 64), name), draw(rows) if rows > 8 else None) for rows in (40, 8)]
+    pairs = [*pairs, (quantise(draw(8, 64), "q8_0"), None)]
+    for some in (pairs, [*pairs, (draw(3, 64), draw(3))]):
+        for got, (weight, bias) in zip(quantised.linears(x, *some), some, strict=True):
+            right = quantised.linear(x, weight, bias)
+            assert got.shape == right.shape
+            torch.testing.assert_close(got, right, atol=1e-5, rtol=1e-5)

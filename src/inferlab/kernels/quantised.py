@@ -24,7 +24,7 @@ ROW_SCALED = "int8"
 FOUR_BITS = ("q4_0", "q4_1")
 FORMATS = ("q8_0", *FOUR_BITS, ROW_SCALED)
 # Weights widened at a time: on a CPU what its cores' caches hold, on a GPU enough to keep it busy.
-_CPU_SLICE = 1 << 19  # a thread
+_CPU_SLICE = 1 << 20  # a thread
 _GPU_SLICE = 1 << 26
 
 _held = threading.local()
@@ -193,8 +193,8 @@ def linear(x: Tensor, weight: Tensor | Quantised, bias: Tensor | None = None) ->
     rows, columns = weight.shape
     flat = x.reshape(-1, columns)
     y = x.new_empty(len(flat), rows)
-    for part in slices(weight.shape, weight.device):
-        wide = _buffer(part.stop - part.start, columns, x.dtype, x.device)
+    for part in slices(weight.shape, x.device):
+        wide = _buffer(part.stop - part.start, columns, x)
         weight.dequantise(x.dtype, part, out=wide)
         torch.mm(flat, wide.T, out=y[:, part])
     if bias is not None:
@@ -202,18 +202,35 @@ def linear(x: Tensor, weight: Tensor | Quantised, bias: Tensor | None = None) ->
     return y.view(*x.shape[:-1], rows)
 
 
-def _buffer(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return memory [rows, columns], on a CPU the same again and again.
+def linears(x: Tensor, *pairs: tuple[Tensor | Quantised, Tensor | None]) -> list[Tensor]:
+    """Return `linear` of x with each pair of weight and bias.
+
+    Small quantised matrices are widened side by side and share one product.
+    """
+    weights = [weight for weight, _ in pairs if isinstance(weight, Quantised)]
+    rows = [weight.shape[0] for weight in weights]
+    whole = sum(rows), x.shape[-1]
+    if len(weights) < len(pairs) or next(slices(whole, x.device)).stop < whole[0]:
+        return [linear(x, weight, bias) for weight, bias in pairs]
+    wide = _buffer(*whole, x)
+    for weight, part in zip(weights, wide.split(rows), strict=True):
+        weight.dequantise(x.dtype, out=part)
+    parts = (x @ wide.T).split(rows, dim=-1)
+    return [y if bias is None else y + bias for y, (_, bias) in zip(parts, pairs, strict=True)]
+
+
+def _buffer(rows: int, columns: int, like: Tensor) -> Tensor:
+    """Return memory [rows, columns] for such numbers, on a CPU the same again and again.
 
     Fresh memory costs as much time as filling it: the operating system clears it first.
     """
-    if device.type != "cpu":
-        return torch.empty(rows, columns, dtype=dtype, device=device)
+    if like.device.type != "cpu":
+        return like.new_empty(rows, columns)
     held: Tensor | None = getattr(_held, "buffer", None)
-    size = rows * columns * dtype.itemsize
+    size = rows * columns * like.element_size()
     if held is None or len(held) < size:
         held = _held.buffer = torch.empty(size, dtype=torch.uint8)
-    return held[:size].view(dtype).view(rows, columns)
+    return held[:size].view(like.dtype).view(rows, columns)
 
 
 def slices(shape: Sequence[int], device: torch.device) -> Iterator[slice]:

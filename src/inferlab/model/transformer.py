@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from inferlab.kernels.quantised import Quantised, linear
+from inferlab.kernels.quantised import Quantised, linear, linears
 from inferlab.model.config import ModelConfig
 from inferlab.model.rope import angles, rotate
 
@@ -143,9 +143,8 @@ class Transformer:
         self, index: int, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor, cache: Cache
     ) -> Tensor:
         heads = (*x.shape[:2], -1, self.config.head_dim)
-        q = linear(x, layer.q, layer.q_bias).view(heads)  # [B, T, H, D]
-        k = linear(x, layer.k, layer.k_bias).view(heads)  # [B, T, KV, D]
-        v = linear(x, layer.v, layer.v_bias).view(heads)
+        biased = (layer.q, layer.q_bias), (layer.k, layer.k_bias), (layer.v, layer.v_bias)
+        q, k, v = (part.view(heads) for part in linears(x, *biased))  # [B, T, H or KV, D]
         if layer.q_norm is not None and layer.k_norm is not None:
             q = rms_norm(q, layer.q_norm, self.config.norm_eps)
             k = rms_norm(k, layer.k_norm, self.config.norm_eps)
@@ -165,4 +164,5 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def mlp(layer: Layer, x: Tensor) -> Tensor:
     """SwiGLU (Shazeer 2020): down(silu(gate x) * up x)."""
-    return linear(F.silu(linear(x, layer.gate)) * linear(x, layer.up), layer.down)
+    gate, up = linears(x, (layer.gate, None), (layer.up, None))
+    return linear(F.silu(gate) * up, layer.down)
