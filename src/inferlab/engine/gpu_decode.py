@@ -212,8 +212,8 @@ class _Step:
         q, k, v = self.heads
         x, after = self.x, self.next_x
 
-        def norm(weight: Tensor) -> Launch:
-            return partial(rms_norm.launch, x, weight, config.norm_eps, self.normed)
+        def norm(gains: Tensor) -> matvec.Norm:
+            return matvec.Norm(gains, config.norm_eps, self.normed)
 
         yield partial(torch.add, self.lengths, 1, out=self.seen)
         yield partial(torch.clamp, self.lengths, min=0, out=self.positions)
@@ -221,8 +221,7 @@ class _Step:
         yield _embed(weights.embedding, self.ids, x)
         for index, layer in enumerate(weights.layers):
             keys, values = pages[0][index], pages[1][index]
-            yield norm(layer.attn_norm)
-            yield from self._project(layer)
+            yield from self._project(layer, x, norm(layer.attn_norm))
             yield partial(
                 rope_and_cache.launch, q, k, v, cos, sin, keys, values, self.lengths, self.table,
                 q, layer.q_norm, layer.k_norm, config.norm_eps,
@@ -233,24 +232,22 @@ class _Step:
             )  # fmt: skip
             yield _matvec(layer.o, self.attended.flatten(1), layer.o_bias, x, after)
             x, after = after, x
-            yield norm(layer.mlp_norm)
-            yield _swiglu(layer.gate, layer.up, self.normed, self.active)
+            yield _swiglu(layer.gate, layer.up, x, self.active, norm(layer.mlp_norm))
             yield _matvec(layer.down, self.active, None, x, after)
             x, after = after, x
-        yield norm(weights.norm)
-        yield _matvec(weights.head, self.normed, None, None, self.logits)
+        yield _matvec(weights.head, x, None, None, self.logits, norm(weights.norm))
 
-    def _project(self, layer: Layer) -> Iterator[Launch]:
+    def _project(self, layer: Layer, x: Tensor, norm: matvec.Norm) -> Iterator[Launch]:
         """Yield the launches to queries, keys and values: one if the three are joined."""
         biases = [b for b in (layer.q_bias, layer.k_bias, layer.v_bias) if b is not None]
         whole = _join(layer)
         if whole is not None:
             bias = torch.cat(biases) if biases else None
-            yield _matvec(whole, self.normed, bias, None, self.qkv)
+            yield _matvec(whole, x, bias, None, self.qkv, norm)
             return
         for name, part in zip("qkv", self.heads, strict=True):
             bias = getattr(layer, f"{name}_bias")
-            yield _matvec(getattr(layer, name), self.normed, bias, None, part.flatten(1))
+            yield _matvec(getattr(layer, name), x, bias, None, part.flatten(1), norm)
 
 
 def _parts(inputs: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -306,12 +303,17 @@ def _side_by_side(parts: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
 
 
 def _matvec(
-    weight: Matrix, x: Tensor, bias: Tensor | None, residual: Tensor | None, out: Tensor
+    weight: Matrix,
+    x: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    out: Tensor,
+    norm: matvec.Norm | None = None,
 ) -> Launch:
     kernel = quant_matvec if isinstance(weight, Quantised) else matvec
-    return partial(kernel.launch, weight, x, bias, residual, out)
+    return partial(kernel.launch, weight, x, bias, residual, out, norm)
 
 
-def _swiglu(gate: Matrix, up: Matrix, x: Tensor, out: Tensor) -> Launch:
+def _swiglu(gate: Matrix, up: Matrix, x: Tensor, out: Tensor, norm: matvec.Norm) -> Launch:
     kernel = quant_matvec if isinstance(gate, Quantised) else matvec
-    return partial(kernel.launch_swiglu, gate, up, x, out)
+    return partial(kernel.launch_swiglu, gate, up, x, out, norm)
