@@ -10,7 +10,8 @@ import torch
 from inferlab.engine.cpu_decode import CpuDecoder, supports
 from inferlab.engine.kv_cache import ContiguousCache
 from inferlab.errors import InferlabError
-from inferlab.kernels import backends
+from inferlab.kernels import backends, reference
+from inferlab.kernels.quantised import quantise
 from inferlab.model import checkpoint, source
 from inferlab.model import config as configs
 from inferlab.model.checkpoint import layer_shapes
@@ -139,6 +140,56 @@ def test_threads_that_lose_their_cores_change_no_bit(threads):
     assert torch.equal(caches[0].k.nan_to_num(9), caches[1].k.nan_to_num(9))
 
 
+def quantised_model() -> tuple[Transformer, Transformer]:
+    """A model whose matrices have every format, one of them float32, and the same widened."""
+    model = random_model(num_hidden_layers=2, attention_bias=True, tie_word_embeddings=True)
+    wide = random_model(num_hidden_layers=2, attention_bias=True, tie_word_embeddings=True)
+    formats = {"q": "q4_1", "k": "q8_0", "v": "q4_0", "o": "int8", "gate": "q4_1", "up": "q8_0"}
+    for layer, other in zip(model.weights.layers, wide.weights.layers, strict=True):
+        for name, form in formats.items():
+            setattr(layer, name, quantise(getattr(layer, name), form))
+            setattr(other, name, getattr(layer, name).dequantise())
+    table = quantise(model.weights.embedding, "q8_0")
+    model.weights.embedding = model.weights.head = table
+    wide.weights.embedding = wide.weights.head = table.dequantise()
+    return model, wide
+
+
+def test_quantised_weights_with_float32_activations_equal_the_widened_model():
+    model, wide = quantised_model()
+    ours, theirs = filled(model, [127, 0, 5]), filled(wide, [127, 0, 5])
+    decoder = CpuDecoder(model, ours, threads=2, activations="float32")
+    for step in range(3):
+        ids = torch.tensor([step, step + 50, 130])
+        right = forward(wide, ids, theirs)
+        torch.testing.assert_close(decoder.step(ids), right, atol=2e-4, rtol=1e-4)
+
+
+def test_int8_activations_stay_near_the_widened_model_and_are_the_default():
+    model, wide = quantised_model()
+    ids = torch.tensor([7, 70])
+    right = forward(wide, ids, filled(wide, [60, 2]))
+    got = CpuDecoder(model, filled(model, [60, 2])).step(ids)
+    assert 1e-4 < reference.rms_ratio(got, right) < 2e-2
+    asked = CpuDecoder(model, filled(model, [60, 2]), activations="int8").step(ids)
+    assert torch.equal(got, asked)
+
+
+@pytest.mark.parametrize("activations", ["int8", "float32"])
+@pytest.mark.parametrize("batch", [2, 4, 7, 16])
+def test_a_row_of_quantised_decoding_is_bit_for_bit_what_it_is_alone(batch, activations):
+    model, _ = quantised_model()
+    lengths, ids = [(b * 37) % 530 for b in range(batch)], torch.arange(batch) + 3
+    together, whole = filled(model, lengths), filled(model, lengths)
+    logits = CpuDecoder(model, together, threads=2, activations=activations).step(ids)
+    for b in range(batch):
+        alone = ContiguousCache(model.config, 1, 560)
+        alone.k[:], alone.v[:] = whole.k[:, b : b + 1], whole.v[:, b : b + 1]
+        alone.lengths[0] = lengths[b]
+        decoder = CpuDecoder(model, alone, threads=1, activations=activations)
+        assert torch.equal(logits[b], decoder.step(ids[b : b + 1])[0])
+
+
 def test_a_view_of_some_rows_of_a_cache():
     model = random_model()
     whole = filled(model, [5, 200, 60])
@@ -183,7 +234,12 @@ def test_what_it_cannot_run_is_refused():
         CpuDecoder(model, ContiguousCache(model.config, 17, 4))
     with pytest.raises(InferlabError, match="float32"):
         CpuDecoder(model, ContiguousCache(model.config, 1, 4, dtype=torch.bfloat16))
+    with pytest.raises(InferlabError, match="unknown activations 'int4'"):
+        CpuDecoder(model, ContiguousCache(model.config, 1, 4), activations="int4")
     model.weights.embedding = model.weights.embedding.bfloat16()
+    assert not supports(model)
+    model = random_model(hidden_size=52, head_dim=10)
+    model.weights.head = quantise(model.weights.head, "int8")  # 52 columns: no whole blocks
     assert not supports(model)
 
 
@@ -209,3 +265,25 @@ def test_smollm2_says_what_torch_says():
     right = every[0, len(ids) :]
     torch.testing.assert_close(torch.cat(steps), right, atol=2e-3, rtol=1e-4)
     assert torch.cat(tokens[1:]).tolist() == right.argmax(-1).tolist()
+
+
+def test_smollm2_on_its_own_blocks_says_what_the_widened_model_says():
+    """One step after a prompt, in both ways; the file's 4 and 8 bits are read as they are."""
+    if source.installed() is None:
+        pytest.skip("SmolLM2 is not installed: make setup")
+    found = checkpoint.open(source.find())
+    ids = found.tokenizer().chat([{"role": "user", "content": "What is the capital of France?"}])
+    wide, stored = (found.load("cpu", torch.float32, quantize) for quantize in ("none", None))
+    caches = [ContiguousCache(wide.config, 1, len(ids) + 1) for _ in range(3)]
+    for cache in caches:
+        wide.forward(torch.tensor([ids[:-1]]), cache.positions(len(ids) - 1), cache)
+    token = torch.tensor(ids[-1:])
+    right = CpuDecoder(wide, caches[0]).step(token)
+    exact = CpuDecoder(stored, caches[1], activations="float32").step(token)
+    rounded = CpuDecoder(stored, caches[2]).step(token)
+    assert reference.rms_ratio(exact, right) < 1e-4
+    log_p, log_q = right.log_softmax(-1), rounded.log_softmax(-1)
+    divergence = float((log_p.exp() * (log_p - log_q)).sum())  # Kullback and Leibler's, in nats
+    assert 0 < divergence < 0.01
+    assert right.argmax() == exact.argmax()
+    assert rounded.argmax() in right.topk(3).indices

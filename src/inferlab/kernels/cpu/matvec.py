@@ -17,6 +17,7 @@ from inferlab.kernels.cpu import quant_dot
 from inferlab.kernels.cpu.exp import exp
 from inferlab.kernels.cpu.jit import floats, jit
 from inferlab.kernels.cpu.team import NOTHING, Ahead, desk, first_piece, take, team
+from inferlab.kernels.cpu.vector import lane
 from inferlab.kernels.quantised import FOUR_BITS, ROW_SCALED, Quantised
 
 MATRIX = np.dtype(
@@ -36,10 +37,11 @@ MATRIX = np.dtype(
         ("scale_step", "i8"),  # bytes from block to block of both
         ("times", "f4"),  # how often a min counts
         ("row_scales", "i8"),  # address of a float32 scale for each row, or 0
+        ("row_scale_step", "i8"),  # bytes from one to the next
     ],
     align=True,
 )
-CHUNK_BYTES = 1 << 17  # what a thread takes at a time: short to wait for, long to stream
+CHUNK_BYTES = 1 << 18  # what a thread takes at a time: short to wait for, long to stream
 _MOST_CHUNKS = 2048
 _AHEAD_BYTES = 1 << 13  # of each of the four streams of a chunk
 _ONES = np.ones(2, np.float16)
@@ -75,6 +77,7 @@ def matrix(weight: Tensor | Quantised, bias: Tensor | None = None, *, exact: boo
         m["bits"], m["exact"] = 4 if weight.format in FOUR_BITS else 8, exact
         if weight.format == ROW_SCALED:
             m["scales"], m["row_scales"] = _ONES.ctypes.data, weight.scales.data_ptr()
+            m["row_scale_step"] = weight.scales.stride(0) * 4
         else:
             m["scales"], m["scale_step"] = weight.scales.data_ptr(), 2
             m["scale_stride"] = weight.scales.stride(0) * 2
@@ -105,6 +108,43 @@ def dot4(row0, row1, row2, row3, x, size):  # type: ignore[no-untyped-def]
 
 
 @jit
+def row_scale(m, row):  # type: ignore[no-untyped-def]
+    """Return what a whole row is scaled by, in float32."""
+    return floats(m.row_scales + row * m.row_scale_step, 1)[0] if m.row_scales else float32(1)
+
+
+@jit
+def _put(m, total, at, before, out):  # type: ignore[no-untyped-def]
+    """Write one number of the result. Addresses of vectors, by row; `before` 0 if there is none."""
+    if m.row_scales:
+        total *= row_scale(m, at)
+    if m.bias:
+        total += floats(m.bias, at + 1)[at]
+    if before:
+        total += floats(before, at + 1)[at]
+    floats(out, at + 1)[at] = total
+
+
+@jit
+def _four_at_a_time(m, first, end, x, residual, y, batch):  # type: ignore[no-untyped-def]
+    """Rows first..end-1 with the first `batch` packed vectors, a multiple of four.
+
+    What is unpacked serves four vectors; each number is summed as it is alone.
+    """
+    for row in range(first, end):
+        for b in range(0, batch, 4):
+            sums = quant_dot.dot_by4(m, row, x.packed + b * x.packed_stride, x.packed_stride)
+            before, out = residual.data + b * residual.stride, y.data + b * y.stride
+            _put(m, lane(sums, 0), row, before, out)
+            before, out = before + residual.stride, out + y.stride
+            _put(m, lane(sums, 1), row, before, out)
+            before, out = before + residual.stride, out + y.stride
+            _put(m, lane(sums, 2), row, before, out)
+            before, out = before + residual.stride, out + y.stride
+            _put(m, lane(sums, 3), row, before, out)
+
+
+@jit
 def matvec_chunk(m, first, end, x, residual, y, batch):  # type: ignore[no-untyped-def]
     """Rows first..end-1 of the matrix with every vector of the batch.
 
@@ -112,16 +152,22 @@ def matvec_chunk(m, first, end, x, residual, y, batch):  # type: ignore[no-untyp
     different pages keep more of the hardware's prefetchers busy than one stream four rows wide.
     """
     quarter, last = (end - first + 3) // 4, end - 1
-    bias = floats(m.bias, m.rows)
+    done = 0
+    if m.bits and not m.exact and batch >= 4:
+        done = batch // 4 * 4
+        _four_at_a_time(m, first, end, x, residual, y, done)
+        if done == batch:
+            return
     for r0 in range(first, first + quarter):
         # Where a quarter is short: the last row again, without a store.
         r1, r2 = min(r0 + quarter, last), min(r0 + 2 * quarter, last)
         r3 = min(r0 + 3 * quarter, last)
-        for b in range(batch):
+        for b in range(done, batch):
             if m.bits:
                 sums = quant_dot.dot4(m, r0, r1, r2, r3, x.packed + b * x.packed_stride)
+                sum0, sum1, sum2, sum3 = lane(sums, 0), lane(sums, 1), lane(sums, 2), lane(sums, 3)
             else:
-                sums = dot4(
+                sum0, sum1, sum2, sum3 = dot4(
                     m.data + r0 * m.stride,
                     m.data + r1 * m.stride,
                     m.data + r2 * m.stride,
@@ -129,17 +175,15 @@ def matvec_chunk(m, first, end, x, residual, y, batch):  # type: ignore[no-untyp
                     x.data + b * x.stride,
                     m.columns,
                 )
-            out = floats(y.data + b * y.stride, m.rows)
-            before = floats(residual.data + b * residual.stride, m.rows)
-            for i in range(4):
-                at = r0 + i * quarter
-                if at <= last:
-                    total = sums[i]
-                    if m.bias:
-                        total += bias[at]
-                    if residual.data:
-                        total += before[at]
-                    out[at] = total
+            before = residual.data + b * residual.stride
+            out = y.data + b * y.stride
+            _put(m, sum0, r0, before, out)
+            if r0 + quarter <= last:
+                _put(m, sum1, r1, before, out)
+            if r0 + 2 * quarter <= last:
+                _put(m, sum2, r2, before, out)
+            if r0 + 3 * quarter <= last:
+                _put(m, sum3, r3, before, out)
 
 
 @jit

@@ -6,7 +6,7 @@ A vector is packed once and then meets every row of a matrix, in one of two ways
 
 - int8 (`exact` 0): each block of x is rounded to 8 bits with a scale of its own. A pair of blocks
   A, B takes `PAIR_BYTES`: elements 0-15 of A, of B, 16-31 of A, of B, as int8, the order in which
-  nibbles unpack; then, for each lane of a register, the scale and a quarter of the block's sum.
+  nibbles unpack; then, each four times, the scales of A and of B, and the sums of A and of B.
 - float32 (`exact` 1): a block takes `BLOCK_BYTES`: its 32 float32, and an eighth of their sum for
   each lane.
 """
@@ -15,15 +15,19 @@ from __future__ import annotations
 
 from numpy import float32
 
-from inferlab.kernels.cpu.jit import floats, jit
+from inferlab.kernels.cpu.jit import jit
 from inferlab.kernels.cpu.vector import (
     dot_pairs,
     dot_quads,
     float_bytes,
     float_nibbles,
     fold,
+    four_halves,
+    four_pairs,
+    halves_sum,
     high_nibbles,
     lane,
+    lanes_sum,
     larger,
     load_bytes,
     load_floats,
@@ -33,12 +37,14 @@ from inferlab.kernels.cpu.vector import (
     spread,
     spread_half,
     spread_halves,
+    spread_lane,
     spread_two,
     store_floats,
     store_low_bytes,
     sum_pairs,
     to_floats,
     total,
+    totals,
     turned,
 )
 
@@ -87,7 +93,7 @@ def _four(x):  # type: ignore[no-untyped-def]
 
 @jit
 def _pack_block(x, out):  # type: ignore[no-untyped-def]
-    """Write 32 elements as int8, half of them at `out`, half 32 bytes on; (scale, sum / 4)."""
+    """Write 32 elements as int8, half of them at `out`, half 32 bytes on; (scale, sum)."""
     a, b, c, d = _four(x)
     largest = larger(larger(a, b), larger(c, d))
     largest = larger(largest, turned(largest, 4))
@@ -101,25 +107,15 @@ def _pack_block(x, out):  # type: ignore[no-untyped-def]
     store_low_bytes(out + 8, b)
     store_low_bytes(out + 32, c)
     store_low_bytes(out + 40, d)
-    return scale, scale * float32(0.25) * total(to_floats(a + b + c + d))
+    return scale, scale * total(to_floats(a + b + c + d))
 
 
 @jit
-def _nibbles(sum, weights, scale, least, x):  # type: ignore[no-untyped-def]
+def _nibbles(sum, weights, x, scale):  # type: ignore[no-untyped-def]
     """Add a pair of blocks, their 32 bytes of weights in a register, to eight lanes of sums."""
     codes = dot_pairs(low_nibbles(weights), load_bytes(x))
     codes = codes + dot_pairs(high_nibbles(weights), load_bytes(x + 32))
-    return sum + to_floats(sum_pairs(codes)) * (scale * load_floats(x + 64)) + least
-
-
-@jit
-def _nibbles_pair(sum, w, s, m, part, x):  # type: ignore[no-untyped-def]
-    return _nibbles(sum, load_bytes(w), spread_halves(s), spread_halves(m) * part, x)
-
-
-@jit
-def _nibbles_last(sum, w, s, m, part, x):  # type: ignore[no-untyped-def]
-    return _nibbles(sum, load_half(w), spread_half(s, 4), spread_half(m, 4) * part, x)
+    return sum + to_floats(sum_pairs(codes)) * scale
 
 
 @jit
@@ -129,22 +125,74 @@ def nibbles4(weights, scales, mins, times, x, blocks):  # type: ignore[no-untype
     Addresses of each row's weights, scales and mins; a min counts `times` times.
     """
     (w0, w1, w2, w3), (s0, s1, s2, s3), (m0, m1, m2, m3) = weights, scales, mins
-    sum0 = sum1 = sum2 = sum3 = spread(float32(0))
+    sum0 = sum1 = sum2 = sum3 = least = spread(float32(0))
     for pair in range(blocks // 2):
         w, s, here = pair * 32, pair * 4, x + pair * PAIR_BYTES
-        part = load_floats(here + 96) * spread(times)
-        sum0 = _nibbles_pair(sum0, w0 + w, s0 + s, m0 + s, part, here)
-        sum1 = _nibbles_pair(sum1, w1 + w, s1 + s, m1 + s, part, here)
-        sum2 = _nibbles_pair(sum2, w2 + w, s2 + s, m2 + s, part, here)
-        sum3 = _nibbles_pair(sum3, w3 + w, s3 + s, m3 + s, part, here)
+        scale = four_pairs(s0 + s, s1 + s, s2 + s, s3 + s) * load_floats(here + 64)
+        sums = load_floats(here + 96) * spread(times)
+        least = least + four_pairs(m0 + s, m1 + s, m2 + s, m3 + s) * sums
+        sum0 = _nibbles(sum0, load_bytes(w0 + w), here, spread_lane(scale, 0))
+        sum1 = _nibbles(sum1, load_bytes(w1 + w), here, spread_lane(scale, 1))
+        sum2 = _nibbles(sum2, load_bytes(w2 + w), here, spread_lane(scale, 2))
+        sum3 = _nibbles(sum3, load_bytes(w3 + w), here, spread_lane(scale, 3))
     if blocks % 2:
         w, s, here = blocks // 2 * 32, blocks // 2 * 4, x + blocks // 2 * PAIR_BYTES
-        part = load_floats(here + 96) * spread(times)
-        sum0 = _nibbles_last(sum0, w0 + w, s0 + s, m0 + s, part, here)
-        sum1 = _nibbles_last(sum1, w1 + w, s1 + s, m1 + s, part, here)
-        sum2 = _nibbles_last(sum2, w2 + w, s2 + s, m2 + s, part, here)
-        sum3 = _nibbles_last(sum3, w3 + w, s3 + s, m3 + s, part, here)
-    return total(sum0), total(sum1), total(sum2), total(sum3)
+        scale = four_halves(s0 + s, s1 + s, s2 + s, s3 + s) * load_floats(here + 64)
+        sums = load_floats(here + 96) * spread(times)
+        least = least + four_halves(m0 + s, m1 + s, m2 + s, m3 + s) * sums
+        sum0 = _nibbles(sum0, load_half(w0 + w), here, spread_lane(scale, 0))
+        sum1 = _nibbles(sum1, load_half(w1 + w), here, spread_lane(scale, 1))
+        sum2 = _nibbles(sum2, load_half(w2 + w), here, spread_lane(scale, 2))
+        sum3 = _nibbles(sum3, load_half(w3 + w), here, spread_lane(scale, 3))
+    return totals(sum0, sum1, sum2, sum3) + halves_sum(least)
+
+
+@jit
+def _codes(sum, low, high, x, scale):  # type: ignore[no-untyped-def]
+    codes = dot_pairs(low, load_bytes(x)) + dot_pairs(high, load_bytes(x + 32))
+    return sum + to_floats(sum_pairs(codes)) * (scale * load_floats(x + 64))
+
+
+@jit
+def nibbles_by4(w, s, m, times, x, stride, blocks):  # type: ignore[no-untyped-def]
+    """Return what `nibbles4` does for one row, unpacked once, and four vectors.
+
+    They stand `stride` bytes apart. Each number is the same sum in the same order.
+    """
+    x1, x2, x3 = x + stride, x + 2 * stride, x + 3 * stride
+    sum0 = sum1 = sum2 = sum3 = spread(float32(0))
+    for pair in range(blocks // 2):
+        at, weights = pair * PAIR_BYTES, load_bytes(w + pair * 32)
+        low, high, scale = low_nibbles(weights), high_nibbles(weights), spread_halves(s + pair * 4)
+        sum0 = _codes(sum0, low, high, x + at, scale)
+        sum1 = _codes(sum1, low, high, x1 + at, scale)
+        sum2 = _codes(sum2, low, high, x2 + at, scale)
+        sum3 = _codes(sum3, low, high, x3 + at, scale)
+    if blocks % 2:
+        pair = blocks // 2
+        at, weights = pair * PAIR_BYTES, load_half(w + pair * 32)
+        low, high, scale = low_nibbles(weights), high_nibbles(weights), spread_half(s + pair * 4, 4)
+        sum0 = _codes(sum0, low, high, x + at, scale)
+        sum1 = _codes(sum1, low, high, x1 + at, scale)
+        sum2 = _codes(sum2, low, high, x2 + at, scale)
+        sum3 = _codes(sum3, low, high, x3 + at, scale)
+
+    # In a loop of their own: there are not registers enough for both.
+    least0 = least1 = least2 = least3 = spread(float32(0))
+    for pair in range(blocks // 2):
+        at, least = pair * PAIR_BYTES + 96, spread_halves(m + pair * 4) * spread(times)
+        least0 = least0 + least * load_floats(x + at)
+        least1 = least1 + least * load_floats(x1 + at)
+        least2 = least2 + least * load_floats(x2 + at)
+        least3 = least3 + least * load_floats(x3 + at)
+    if blocks % 2:
+        pair = blocks // 2
+        at, least = pair * PAIR_BYTES + 96, spread_half(m + pair * 4, 4) * spread(times)
+        least0 = least0 + least * load_floats(x + at)
+        least1 = least1 + least * load_floats(x1 + at)
+        least2 = least2 + least * load_floats(x2 + at)
+        least3 = least3 + least * load_floats(x3 + at)
+    return totals(sum0, sum1, sum2, sum3) + lanes_sum(least0, least1, least2, least3)
 
 
 @jit
@@ -186,7 +234,28 @@ def bytes4(weights, scales, step, x, blocks):  # type: ignore[no-untyped-def]
         sum1 = _bytes_last(sum1, w1 + w, s1 + s, here)
         sum2 = _bytes_last(sum2, w2 + w, s2 + s, here)
         sum3 = _bytes_last(sum3, w3 + w, s3 + s, here)
-    return total(sum0), total(sum1), total(sum2), total(sum3)
+    return totals(sum0, sum1, sum2, sum3)
+
+
+@jit
+def bytes_by4(w, s, step, x, stride, blocks):  # type: ignore[no-untyped-def]
+    """Return what `bytes4` does for one row and four vectors, `stride` bytes apart."""
+    x1, x2, x3 = x + stride, x + 2 * stride, x + 3 * stride
+    sum0 = sum1 = sum2 = sum3 = spread(float32(0))
+    for pair in range(blocks // 2):
+        weights, scale, at = w + pair * 64, s + pair * 2 * step, pair * PAIR_BYTES
+        sum0 = _bytes_pair(sum0, weights, scale, x + at)
+        sum1 = _bytes_pair(sum1, weights, scale, x1 + at)
+        sum2 = _bytes_pair(sum2, weights, scale, x2 + at)
+        sum3 = _bytes_pair(sum3, weights, scale, x3 + at)
+    if blocks % 2:
+        pair = blocks // 2
+        weights, scale, at = w + pair * 64, s + pair * 2 * step, pair * PAIR_BYTES
+        sum0 = _bytes_last(sum0, weights, scale, x + at)
+        sum1 = _bytes_last(sum1, weights, scale, x1 + at)
+        sum2 = _bytes_last(sum2, weights, scale, x2 + at)
+        sum3 = _bytes_last(sum3, weights, scale, x3 + at)
+    return totals(sum0, sum1, sum2, sum3)
 
 
 @jit
@@ -210,7 +279,7 @@ def exact_nibbles4(weights, scales, mins, times, x, blocks):  # type: ignore[no-
         sum1 = _exact_nibbles(sum1, w1 + w, s1 + s, m1 + s, part, here)
         sum2 = _exact_nibbles(sum2, w2 + w, s2 + s, m2 + s, part, here)
         sum3 = _exact_nibbles(sum3, w3 + w, s3 + s, m3 + s, part, here)
-    return total(sum0), total(sum1), total(sum2), total(sum3)
+    return totals(sum0, sum1, sum2, sum3)
 
 
 @jit
@@ -233,12 +302,15 @@ def exact_bytes4(weights, scales, step, x, blocks):  # type: ignore[no-untyped-d
         sum1 = _exact_bytes(sum1, w1 + w, s1 + s, here)
         sum2 = _exact_bytes(sum2, w2 + w, s2 + s, here)
         sum3 = _exact_bytes(sum3, w3 + w, s3 + s, here)
-    return total(sum0), total(sum1), total(sum2), total(sum3)
+    return totals(sum0, sum1, sum2, sum3)
 
 
 @jit
 def dot4(m, row0, row1, row2, row3, x):  # type: ignore[no-untyped-def]
-    """Dot products of four rows, by number, of a quantised `matvec.MATRIX` with a packed vector."""
+    """Dot products of four rows, by number, of a quantised `matvec.MATRIX` with a packed vector.
+
+    Four lanes, before the scales of whole rows that int8 has.
+    """
     blocks = m.columns // BLOCK
     weights = (
         m.data + row0 * m.stride,
@@ -259,15 +331,15 @@ def dot4(m, row0, row1, row2, row3, x):  # type: ignore[no-untyped-def]
             return exact_nibbles4(weights, scales, mins, m.times, x, blocks)
         return nibbles4(weights, scales, mins, m.times, x, blocks)
     if m.exact:
-        sums = exact_bytes4(weights, scales, m.scale_step, x, blocks)
-    else:
-        sums = bytes4(weights, scales, m.scale_step, x, blocks)
-    if m.row_scales:
-        scale = floats(m.row_scales, m.rows)
-        return (
-            sums[0] * scale[row0],
-            sums[1] * scale[row1],
-            sums[2] * scale[row2],
-            sums[3] * scale[row3],
-        )
-    return sums
+        return exact_bytes4(weights, scales, m.scale_step, x, blocks)
+    return bytes4(weights, scales, m.scale_step, x, blocks)
+
+
+@jit
+def dot_by4(m, row, x, stride):  # type: ignore[no-untyped-def]
+    """Dot products of one row, by number, with four packed int8 vectors: four lanes, as `dot4`."""
+    blocks, at = m.columns // BLOCK, row * m.scale_stride
+    w, s = m.data + row * m.stride, m.scales + at
+    if m.bits == 4:
+        return nibbles_by4(w, s, m.mins + at, m.times, x, stride, blocks)
+    return bytes_by4(w, s, m.scale_step, x, stride, blocks)

@@ -47,7 +47,7 @@ if backends.has_numba():
         return ir.VectorType(_ELEMENTS[element], lanes)
 
     BYTES, SHORTS = Vector("i8", 32), Vector("i16", 16)
-    INTS, FLOATS = Vector("i32", 8), Vector("f32", 8)
+    INTS, FLOATS, FOUR = Vector("i32", 8), Vector("f32", 8), Vector("f32", 4)
     _ADDRESS = types.int64
 
     def _splat(element: str, lanes: int, value: float) -> Any:
@@ -69,7 +69,7 @@ if backends.has_numba():
 
     @infer_global(operator.add)
     class _Sums(ConcreteTemplate):
-        cases = [signature(kind, kind, kind) for kind in (SHORTS, INTS, FLOATS)]  # noqa: RUF012
+        cases = [signature(kind, kind, kind) for kind in (SHORTS, INTS, FLOATS, FOUR)]  # noqa: RUF012
 
     @infer_global(operator.mul)
     class _Products(ConcreteTemplate):
@@ -81,6 +81,7 @@ if backends.has_numba():
         return builder.add(*args)
 
     @lower_builtin(operator.add, FLOATS, FLOATS)
+    @lower_builtin(operator.add, FOUR, FOUR)
     def _add_floats(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.fadd(*args, flags=("contract",))
 
@@ -156,6 +157,84 @@ if backends.has_numba():
         top = builder.select(endless, _splat("i32", n, 0x7F800000), _splat("i32", n, 0))
         whole = builder.or_(builder.or_(builder.bitcast(big, _ir("i32", n)), top), sign)
         return builder.bitcast(whole, _ir("f32", n))
+
+    @intrinsic
+    def four_pairs(_context, a, b, c, d):  # type: ignore[no-untyped-def]
+        """Read two float16 at each of four addresses: lanes 0-3 the first ones, 4-7 the second."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            pairs: Any = ir.Constant(_ir("i32", 4), ir.Undefined)
+            for index, address in enumerate(args):
+                where = builder.inttoptr(address, _ELEMENTS["i32"].as_pointer())
+                pair = builder.load(where, align=1)
+                pairs = builder.insert_element(pairs, pair, _ELEMENTS["i32"](index))
+            bits = builder.bitcast(pairs, _ir("i16", 8))
+            bits = _shuffle(builder, bits, [0, 2, 4, 6, 1, 3, 5, 7])
+            return _widen_halves(context, builder, bits)
+
+        return FLOATS(_ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS), build
+
+    @intrinsic
+    def four_halves(_context, a, b, c, d):  # type: ignore[no-untyped-def]
+        """Read one float16 at each of four addresses into lanes 0-3; the others are zero."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            bits: Any = ir.Constant(_ir("i16", 8), None)
+            for index, address in enumerate(args):
+                where = builder.inttoptr(address, _ELEMENTS["i16"].as_pointer())
+                half = builder.load(where, align=1)
+                bits = builder.insert_element(bits, half, _ELEMENTS["i32"](index))
+            return _widen_halves(context, builder, bits)
+
+        return FLOATS(_ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS), build
+
+    @intrinsic
+    def spread_lane(_context, value, index):  # type: ignore[no-untyped-def]
+        """Put lane `index` (a literal) in lanes 0-3, and lane `index` + 4 in lanes 4-7."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            index = signature.args[1].literal_value
+            return _shuffle(builder, args[0], [index] * 4 + [index + 4] * 4)
+
+        return (FLOATS(FLOATS, index), build) if isinstance(index, types.Literal) else None
+
+    @intrinsic
+    def totals(_context, a, b, c, d):  # type: ignore[no-untyped-def]
+        """Sum the lanes of each of four vectors: four float32, each in the same order."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            def add(left: Any, right: Any, lanes: list[int], others: list[int]) -> Any:
+                return builder.fadd(
+                    _shuffle(builder, left, lanes, right), _shuffle(builder, left, others, right)
+                )
+
+            halves = ([0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15])
+            ab, cd = add(args[0], args[1], *halves), add(args[2], args[3], *halves)
+            pairs = add(ab, cd, [0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15])
+            return add(pairs, pairs, [0, 4, 2, 6], [1, 5, 3, 7])
+
+        return FOUR(FLOATS, FLOATS, FLOATS, FLOATS), build
+
+    @intrinsic
+    def halves_sum(_context, value):  # type: ignore[no-untyped-def]
+        """Add lanes 4-7 to lanes 0-3: four float32."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            low, high = (_shuffle(builder, args[0], range(i, i + 4)) for i in (0, 4))
+            return builder.fadd(low, high)
+
+        return FOUR(FLOATS), build
+
+    @intrinsic
+    def lanes_sum(_context, a, b, c, d):  # type: ignore[no-untyped-def]
+        """Add lane 4 of each of four vectors to its lane 0: four float32."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            ab, cd = (_shuffle(builder, v, [0, 8, 4, 12], w) for v, w in (args[:2], args[2:]))
+            low, high = (_shuffle(builder, ab, [i, i + 1, i + 4, i + 5], cd) for i in (0, 2))
+            return builder.fadd(low, high)
+
+        return FOUR(FLOATS, FLOATS, FLOATS, FLOATS), build
 
     @intrinsic
     def spread_halves(_context, address):  # type: ignore[no-untyped-def]
@@ -352,7 +431,7 @@ if backends.has_numba():
             return builder.extract_element(args[0], ir.IntType(32)(signature.args[1].literal_value))
 
         fits = isinstance(index, types.Literal)
-        return (types.float32(FLOATS, index), build) if fits else None
+        return (types.float32(value, index), build) if fits else None
 
     @intrinsic
     def turned(_context, value, by):  # type: ignore[no-untyped-def]
@@ -366,9 +445,10 @@ if backends.has_numba():
 
 else:
     load_bytes = load_half = load_floats = store_floats = store_low_bytes = jit
-    spread_halves = spread_half = spread = spread_two = low_nibbles = high_nibbles = jit
-    dot_pairs = sum_pairs = dot_quads = fold = to_floats = float_nibbles = float_bytes = jit
-    rounded = larger = lane = turned = jit
+    four_pairs = four_halves = spread_halves = spread_half = spread = spread_two = jit
+    spread_lane = totals = halves_sum = lanes_sum = lane = turned = rounded = larger = jit
+    low_nibbles = high_nibbles = dot_pairs = sum_pairs = dot_quads = fold = jit
+    to_floats = float_nibbles = float_bytes = jit
 
 
 @jit

@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from torch import Tensor
 
-from inferlab.kernels.cpu.jit import floats, jit
-from inferlab.kernels.cpu.matvec import MATRIX, matrix
+from inferlab.kernels.cpu.jit import jit
+from inferlab.kernels.cpu.matvec import MATRIX, matrix, row_scale
 from inferlab.kernels.cpu.quant_dot import BLOCK
 from inferlab.kernels.cpu.team import NOTHING, Me, Team, desk, take, team
 from inferlab.kernels.cpu.vector import (
@@ -48,7 +48,7 @@ def widen_row(m, row, out):  # type: ignore[no-untyped-def]
             store_floats(to + 64, float_nibbles(here, True) * scale + low)
             store_floats(to + 96, float_nibbles(here + 8, True) * scale + low)
         return
-    whole = floats(m.row_scales, m.rows)[row] if m.row_scales else np.float32(1)
+    whole = row_scale(m, row)
     for block in range(m.columns // BLOCK):
         scale = spread_half(s + block * m.scale_step, 8) * spread(whole)
         for at in range(0, BLOCK, 8):
