@@ -7,6 +7,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q
 PINNED := $(PIP) -c requirements.txt
 SAFE := -n 2 --dist loadscope
+# With a GPU the kernels' own tests run on it; without one, in Triton's interpreter.
+GPU_TESTS := tests/gpu tests/kernels/gpu tests/engine/test_graphs.py \
+  tests/engine/test_gpu_decode.py tests/engine/test_kv_cache.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup book test test-all lint notebooks browser-tests lab gpu sync clean
@@ -48,8 +51,8 @@ sync: $(VENV)/.test $(VENV)/.model ## Re-pair the notebooks, run those whose cod
 	@$(BIN)/python tools/sync.py
 
 gpu: ## Test and record on a GPU with an interpreter that is there: make gpu PYTHON=python3
-	test ! -d tests/gpu || PYTHONPATH=src $(PYTHON) -m pytest tests/gpu
-	PYTHONPATH=src $(PYTHON) -m inferlab.measure.record
+	@failed=0; PYTHONPATH=src $(PYTHON) -m pytest -m "not slow" $(GPU_TESTS) || failed=1; \
+	  PYTHONPATH=src $(PYTHON) -m inferlab.measure.record || failed=1; exit $$failed
 
 clean: ## Delete what was built (not .venv)
 	rm -rf _build book/_generated .pytest_cache .mypy_cache .ruff_cache

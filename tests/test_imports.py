@@ -93,3 +93,22 @@ def test_the_command_line_starts_without_torch():
         "numba",
         "transformers",
     )
+
+
+def test_what_make_gpu_runs_needs_torch_triton_and_pytest_alone():
+    """Machines that lend a GPU have no Jupyter and none of our other tools."""
+    tools = ("typer", "rich", "click", "platformdirs", "psutil", "ipywidgets", "IPython")
+    tools += ("ipykernel", "jupytext", "nbval", "numba", "hypothesis", "jsonschema", "playwright")
+    tools += ("xdist", "pytest_timeout", "gguf", "sentencepiece", "triton_viz")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    tests = makefile.split("GPU_TESTS := ")[1].split("\n\n")[0].replace("\\", " ").split()
+    code = (
+        "import os; os.environ['PYTEST_DISABLE_PLUGIN_AUTOLOAD'] = '1'\n"
+        "import inferlab.measure.record, inferlab.engine.gpu_decode, pytest\n"
+        f"code = pytest.main(['--collect-only', '-q', '-p', 'no:cacheprovider', *{tests}])\n"
+        f"print('loaded', sorted(set({tools}) & set(sys.modules)))\n"
+        "sys.exit(code)"
+    )
+    said = python(code, *tools)
+    assert "loaded []" in said
+    assert "tests/gpu/test_parity.py" in said
