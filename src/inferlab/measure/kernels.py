@@ -199,13 +199,17 @@ def _matvec(at: Place) -> Iterator[Case]:
 def _quant_matvec(at: Place) -> Iterator[Case]:
     from inferlab.kernels.gpu import quant_matvec as gpu
 
-    rows, columns = at.pick(16384, 49152, 131072), at.pick(1024, 576, 4096)
     kinds = [(1, form) for form in FORMATS] + [(2, "q4_1")]
     for matrices, form in kinds:
+        # So tall that a program takes 64 or 128 rows, beside which the vector is little.
+        tall = 32768 if form in FOUR_BITS else 16384
+        rows, columns = at.pick(tall, 49152, 131072), at.pick(256, 576, 4096)
 
-        def make(matrices: int = matrices, form: str = form) -> Work:
+        def make(matrices: int = matrices, form: str = form, rows: int = rows) -> Work:
             some = [_codes(at, form, rows // matrices, columns) for _ in range(matrices)]
             x = at.draw(1, columns)
+            if at.name == "interpreter":
+                x = x.half()  # as vectors are on a GPU
             run: Callable[..., Tensor] = ops.quant_matvec if matrices == 1 else ops.quant_swiglu
             return Work(
                 lambda backend: run(*some, x, backend=backend),
@@ -272,12 +276,18 @@ def _flash_attention(at: Place) -> Iterator[Case]:
         q = at.draw(1, tokens, heads, size)
         k, v = (at.draw(1, tokens, kv_heads, size) for _ in range(2))
         fewest = gpu.traffic(tokens, tokens, heads, kv_heads, size, q.element_size())
+        start = torch.zeros(1, dtype=torch.int64, device=at.device)
         pairs = tokens * (tokens + 1) // 2  # of a query and a key that it sees
-        return Work(
-            lambda backend: ops.flash_attention(q, k, v, backend=backend),
-            fewest,
-            4 * heads * size * pairs,
-        )
+
+        def run(backend: str) -> Tensor:
+            if backend == "torch":
+                theirs = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+                return F.scaled_dot_product_attention(
+                    theirs[0], theirs[1], theirs[2], is_causal=True, enable_gqa=True
+                ).transpose(1, 2)
+            return ops.flash_attention(q, k, v, offset=start, backend=backend)
+
+        return Work(run, fewest, 4 * heads * size * pairs)
 
     label = f"{tokens:,} tokens, {heads} heads on {kv_heads}"
     yield Case("flash_attention", label, ("flash_attention",), make, memory_bound=False)

@@ -65,9 +65,16 @@ def matvec():
 def quant_matvec():
     x = narrow(3, 96)
     for form in FORMATS:
-        weight, up = (quantise(torch.randn(67, 96), form) for _ in range(2))
+        weight, up = (quantise(torch.randn(5, 96), form) for _ in range(2))
         ops.quant_swiglu(weight, up, x, backend="triton")
-        ops.quant_matvec(weight, x, torch.randn(67), narrow(3, 67), backend="triton")
+        ops.quant_matvec(weight, x, torch.randn(5), narrow(3, 5), backend="triton")
+
+
+def flash_attention():
+    q, k, v = narrow(2, 19, 9, 80), narrow(2, 45, 3, 80), narrow(2, 45, 3, 80)
+    for window in (None, 7):
+        ops.flash_attention(q, k, v, window=window, offset=torch.tensor([0, 26]), backend="triton")
+    ops.flash_attention(q, k, v, causal=False, backend="triton")
 
 
 def decode_attention():
@@ -90,6 +97,7 @@ AWKWARD = {
         rope_and_cache,
         matvec,
         quant_matvec,
+        flash_attention,
         decode_attention,
     )
 }
