@@ -72,7 +72,7 @@ class ScriptedModel:
     It stores to the cache like a real model and keeps the positions of every pass in `passes`.
     """
 
-    device, dtype, streamed_bytes = torch.device("cpu"), torch.float64, 1000
+    device, dtype, streamed_bytes, formats = torch.device("cpu"), torch.float64, 1000, {}
 
     def __init__(self, answer: Sequence[int], prompt_tokens: int = 1, **fields) -> None:
         self.config = tiny_config(**fields)

@@ -1,5 +1,7 @@
 """The real model through the engine: a few sentences that have to come out right."""
 
+import pytest
+
 from inferlab.engine import LLM, SamplingParams
 
 FRANCE = "What is the capital of France?"
@@ -25,7 +27,8 @@ def test_bytes_a_token_are_the_true_sum_of_the_streamed_tensors(smollm2):
     for layer in smollm2.model.weights.layers:
         tensors |= {id(t): t for t in vars(layer).values() if t is not None}
     tensors[0] = smollm2.model.weights.norm
-    assert done.weight_bytes_per_token == sum(t.nbytes for t in tensors.values()) == 538_060_032
+    # 106 million weights of 20 bytes per 32, a table of 28 million of 34 per 32, 61 norms.
+    assert done.weight_bytes_per_token == sum(t.nbytes for t in tensors.values()) == 96_576_768
     # 30 layers, 3 KV heads of 64, K and V, 4 bytes; steps at 37 to 43 cached tokens.
     assert done.kv_read_bytes_per_token == 30 * 3 * 64 * 2 * 4 * 40
 
@@ -74,7 +77,16 @@ def test_a_second_turn_reads_only_what_is_new(smollm2):
     assert done.token_ids == fresh[0].token_ids
 
 
-def test_torch_alone_says_the_same(smollm2):
-    plain = LLM(smollm2.model, smollm2.tokenizer, kernels="torch")
+def test_weights_run_as_the_file_stores_them(smollm2):
+    assert {name: len(held) for name, held in smollm2.model.formats.items()} == {
+        "q8_0": 1,
+        "q4_1": 210,
+    }
+    assert smollm2.dtype == "q4_1"
+
+
+@pytest.mark.parametrize("options", [{"activations": "float32"}, {"kernels": "torch"}], ids=str)
+def test_unrounded_activations_say_the_same(smollm2, options):
+    plain = LLM(smollm2.model, smollm2.tokenizer, **options)
     ids = chat_ids(smollm2, FRANCE)
     assert plain.generate(ids)[0].token_ids == smollm2.generate(ids)[0].token_ids

@@ -21,7 +21,7 @@ from inferlab.errors import InferlabError, unknown
 from inferlab.model import checkpoint
 from inferlab.model import source as sources
 from inferlab.model.tokenizer import Tokenizer
-from inferlab.model.transformer import Transformer
+from inferlab.model.transformer import FLOATS, Transformer
 
 if TYPE_CHECKING:
     from inferlab.engine.chat import Chat
@@ -40,6 +40,9 @@ DTYPES = {
 KERNELS = ("auto", "simd", "triton", "torch")
 MAX_THREADS = 1024
 _FIRST_SLOTS = 256
+# With rounded activations an answer that torch begins could go on otherwise: better wait a little
+# for machine code that lies on disk. A compiler takes longer, and torch begins.
+_PATIENCE_S = 3.0
 _GPU_SLOTS = 256  # a GPU's kernels are compiled for a capacity: let there be few
 
 
@@ -87,23 +90,30 @@ class LLM:
         name: str | None = None,
         kernels: str = "auto",
         threads: int | None = None,
+        activations: str = "auto",
     ) -> None:
-        _check_choices(kernels, threads)
+        _check_choices(kernels, threads, activations)
         simd = cpu_decode.supports(model)
         if kernels == "simd" and not simd:
-            raise InferlabError("kernels simd needs numba, and a float32 model on a CPU")
+            raise InferlabError(
+                "kernels simd needs numba, and a model on a CPU in float32 or quantised"
+            )
         if threads is not None:
             torch.set_num_threads(threads)
         self.model, self.tokenizer = model, tokenizer
         self.name = name or model.config.name
         self.kernels, self.simd = kernels, simd and kernels in ("auto", "simd")
         self.triton = _takes_triton(model, kernels)
+        if activations == "int8" and not self.simd:
+            raise InferlabError("activations int8 needs kernels simd: others have float ones")
+        self.activations = activations
         if self.simd:
             cpu_decode.prepare()
         self.eos_ids = model.config.eos_ids | (tokenizer.eos_ids if tokenizer else frozenset())
         self.cache: ContiguousCache | None = None
         """Of the sequence that `prefill` began."""
         self._threads = threads
+        self._patience_s = _PATIENCE_S if set(model.formats) - set(FLOATS.values()) else 0.0
         self._shape = model.config.shape()
         self._decoder: cpu_decode.CpuDecoder | GpuDecoder | None = None
 
@@ -117,14 +127,18 @@ class LLM:
         kernels: str = "auto",
         *,
         threads: int | None = None,
+        activations: str = "auto",
     ) -> LLM:
         """Read a checkpoint; see `model.source.find` for what `source` may be.
 
         `device` is auto, cpu or cuda. `dtype` auto is float32 on a CPU, and on a GPU bfloat16
         where it has that, float16 where not. `kernels` auto decodes by the SIMD kernels on a CPU
         in float32 and by Triton's on a GPU, else by torch; triton on a CPU is its interpreter.
+        `quantize` is None for weights as they are stored, none, q8 or q4 (`Checkpoint.load`).
+        Where the SIMD kernels meet quantised weights they round `activations` to int8 (auto), a
+        scale for each 32, or leave them float32.
         """
-        _check_choices(kernels, threads)
+        _check_choices(kernels, threads, activations)
         checkpoint.check_quantize(quantize)
         where = _device(device)
         number = _dtype(dtype, where)
@@ -134,15 +148,18 @@ class LLM:
         tokenizer = found.tokenizer()
         if where.type == "cpu" and number == torch.float32 and kernels in ("auto", "simd"):
             cpu_decode.prepare()  # compiles while the weights are read
-        model = found.load(where, number, quantize or "none")
-        llm = cls(model, tokenizer, name=name, kernels=kernels, threads=threads)
+        model = found.load(where, number, quantize)
+        llm = cls(
+            model, tokenizer, name=name, kernels=kernels, threads=threads, activations=activations
+        )
         llm.warm_up(wait=False)
         return llm
 
     @property
     def dtype(self) -> str:
-        """The weights' format, such as "fp32"."""
-        return next(name for name, dtype in DTYPES.items() if dtype == self.model.dtype)
+        """The format that holds most of the weights' bytes, such as "fp32" or "q4_1"."""
+        formats = self.model.formats
+        return max(formats, key=lambda name: sum(matrix.nbytes for matrix in formats[name]))
 
     def warm_up(self, *, wait: bool = True) -> None:
         """Run one pass of each kind, so that no request waits for a compiler or a thread.
@@ -151,12 +168,12 @@ class LLM:
         """
         if self.simd:
             cpu_decode.ready(None if wait else 0)
-        slots = _GPU_SLOTS if self.triton else 4
-        cache = ContiguousCache(self.model.config, 1, slots, self.model.device, self.model.dtype)
+        cache = self._cache(1, _GPU_SLOTS if self.triton else 4)
         ids = torch.zeros(1, 2, dtype=torch.int64, device=self.model.device)
         self.model.forward(ids, cache.positions(2), cache)
+        patience, self._patience_s = self._patience_s, 0.0
         sample(self._decode([0], cache), [SamplingParams()], [Random()])
-        self._decoder = None
+        self._decoder, self._patience_s = None, patience
 
     def generate(
         self,
@@ -292,9 +309,15 @@ class LLM:
         slots = max(min(r.slots, len(r.prompt_ids) + _FIRST_SLOTS) for r in requests)
         if self.triton:
             slots = -(-slots // _GPU_SLOTS) * _GPU_SLOTS
-        return ContiguousCache(
-            self.model.config, len(requests), slots, self.model.device, self.model.dtype
-        )
+        return self._cache(len(requests), slots)
+
+    def _cache(self, batch: int, slots: int) -> ContiguousCache:
+        model, kernels = self.model, "torch"
+        if self.triton:
+            from inferlab.engine import gpu_decode
+
+            kernels = "triton" if gpu_decode.reads_prompts(model) else "torch"
+        return ContiguousCache(model.config, batch, slots, model.device, model.dtype, kernels)
 
     def reserve(self, cache: ContiguousCache, tokens: int) -> None:
         """Make room for more tokens in each row, doubling the memory up to the whole context."""
@@ -334,11 +357,14 @@ class LLM:
                 if not isinstance(known, gpu_decode.GpuDecoder) or not known.serves(cache):
                     known = self._decoder = gpu_decode.GpuDecoder(self.model, cache)
                 return known.step(ids, cache)
-        simd = self.simd and (self.kernels == "simd" or cpu_decode.ready())
+        simd = self.simd and (self.kernels == "simd" or cpu_decode.ready(self._patience_s))
+        self._patience_s = 0.0
         if simd and cache.batch <= cpu_decode.MAX_BATCH:
             own = self._decoder
             if not isinstance(own, cpu_decode.CpuDecoder) or own.cache is not cache:
-                own = cpu_decode.CpuDecoder(self.model, cache, threads=self._threads)
+                own = cpu_decode.CpuDecoder(
+                    self.model, cache, threads=self._threads, activations=self.activations
+                )
                 self._decoder = own
             return own.step(ids)
         return self.model.forward(ids[:, None].to(self.model.device), cache.positions(1), cache)
@@ -386,9 +412,11 @@ class LLM:
         return ids
 
 
-def _check_choices(kernels: str, threads: int | None) -> None:
+def _check_choices(kernels: str, threads: int | None, activations: str) -> None:
     if kernels not in KERNELS:
         raise unknown("kernels", kernels, KERNELS)
+    if activations not in cpu_decode.ACTIVATIONS:
+        raise unknown("activations", activations, cpu_decode.ACTIVATIONS)
     if threads is not None and (
         isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS
     ):
