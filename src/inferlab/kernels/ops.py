@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from inferlab.errors import InferlabError, unknown
-from inferlab.kernels import backends
+from inferlab.kernels import backends, reference
 from inferlab.kernels.quantised import BLOCK, Quantised, linear
 
 SIMD = (
@@ -36,6 +36,7 @@ TRITON = (
     "quant_swiglu",
     "rms_norm",
     "rope_and_cache",
+    "sample",
     "softmax",
     "swiglu",
     "vector_add",
@@ -423,6 +424,44 @@ def flash_attention(
         enable_gqa=True,
     )
     return out.transpose(1, 2)
+
+
+def sample(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    seeds: Tensor,
+    offsets: Tensor,
+    *,
+    backend: str = "auto",
+) -> Tensor:
+    """Return a token for each row of logits [B, V], int64 [B]; -1 for a row that is not numbers.
+
+    Each row has its own parameters, tensors [B]: temperature (0 is greedy), top_k (0: all), top_p
+    (1: all; float64 where 0.9 should mean 0.9), min_p, in this order; and its own random number, of
+    its seed and the offset in that seed's stream. Where Triton does not run, the oracle computes
+    it, on the CPU.
+    """
+    _fit("logits", logits, (None, None))
+    parameters = (temperature, top_k, top_p, min_p, seeds, offsets)
+    names = ("temperature", "top_k", "top_p", "min_p", "seeds", "offsets")
+    for name, tensor in zip(names, parameters, strict=True):
+        _fit(name, tensor, (logits.shape[0],))
+    if not logits.shape[1]:
+        raise InferlabError("logits has no columns: there is nothing to sample from")
+    if _triton(backend, logits):
+        from inferlab.kernels.gpu import sample as gpu
+
+        own = gpu.Parameters(*(tensor.to(logits.device).contiguous() for tensor in parameters))
+        out = logits.new_empty(logits.shape[0], dtype=torch.int64)
+        scratch = gpu.scratch(logits.shape[0], logits.shape[1], logits.device)
+        return gpu.launch(_dense(logits), own, out, scratch)
+    wide = [tensor.cpu().double() for tensor in (logits, temperature, top_p, min_p)]
+    whole = [tensor.cpu() for tensor in (top_k, seeds, offsets)]
+    tokens = reference.sample(wide[0], wide[1], whole[0], wide[2], wide[3], whole[1], whole[2])
+    return torch.from_numpy(tokens).to(logits.device)
 
 
 def chain(

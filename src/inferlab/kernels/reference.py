@@ -176,6 +176,60 @@ def flash_attention(
     return out
 
 
+def philox(seed: int, offset: int) -> int:
+    """Return 64 random bits: Philox4x32-10 under a key, at a counter (Salmon et al. 2011)."""
+    words = [offset & 0xFFFFFFFF, offset >> 32 & 0xFFFFFFFF, 0, 0]
+    keys = [seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF]
+    for _ in range(10):
+        first, second = 0xD2511F53 * words[0], 0xCD9E8D57 * words[2]
+        words = [
+            second >> 32 ^ words[1] ^ keys[0],
+            second & 0xFFFFFFFF,
+            first >> 32 ^ words[3] ^ keys[1],
+            first & 0xFFFFFFFF,
+        ]
+        keys = [(keys[0] + 0x9E3779B9) & 0xFFFFFFFF, (keys[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return words[0] << 32 | words[1]
+
+
+def sample(
+    logits: ArrayLike,
+    temperature: ArrayLike,
+    top_k: ArrayLike,
+    top_p: ArrayLike,
+    min_p: ArrayLike,
+    seeds: ArrayLike,
+    offsets: ArrayLike,
+) -> NDArray[np.int64]:
+    """Return a token for each row of logits [B, V], int64 [B]; -1 for a row that is not numbers.
+
+    Temperature 0 is greedy. Otherwise the filters act in the order temperature, top-k (0: all),
+    top-p of what is left, min-p; of equal logits the lowest ids come first. Of the tokens that are
+    left, by id, the first is taken whose cumulative probability passes `philox` / 2^64.
+    """
+    tokens = []
+    rows = (_wide(logits), *(np.asarray(x) for x in (temperature, top_k, top_p, min_p)))
+    for x, t, k, p, least, seed, offset in zip(
+        *rows, np.asarray(seeds), np.asarray(offsets), strict=True
+    ):
+        peak = x.max()
+        if not np.isfinite(peak):
+            tokens.append(-1)
+        elif t == 0:
+            tokens.append(int(x.argmax()))
+        else:
+            weights = np.exp((x - peak) / max(t, 1e-6))
+            order = np.argsort(-x, kind="stable")[: k or None]
+            sizes = weights[order]
+            before = np.cumsum(sizes) - sizes
+            stay = (before < p * sizes.sum()) | (p == 1)
+            left = np.sort(order[stay & (sizes >= least)])
+            running = np.cumsum(weights[left])
+            target = philox(int(seed), int(offset)) / 2**64 * running[-1]
+            tokens.append(int(left[np.searchsorted(running, target, side="right")]))
+    return np.array(tokens, dtype=np.int64)
+
+
 def rms_ratio(got: ArrayLike, right: ArrayLike) -> float:
     """Root mean square of the error over that of the right values; NaN counts as infinite."""
     got, right = _wide(got), _wide(right)
