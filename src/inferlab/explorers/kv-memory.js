@@ -48,9 +48,9 @@ export function calculate(catalog, { model, chip: key, chips, kvDtype, users }, 
   };
 }
 
-export function render({ model: given, el }) {
-  const catalog = given.get("catalog");
-  const state = { ...given.get("start") };
+export function render({ model, el }) {
+  const catalog = model.get("catalog");
+  const state = { ...model.get("start") };
   let t = 1;
   let width = 0;
   const board = h("div");
@@ -120,7 +120,7 @@ export function render({ model: given, el }) {
   const shapes = Object.entries(catalog.models).sort(([, a], [, b]) => a.params - b.params);
   const sentence = h("p", { class: "sentence" },
     pick({ label: "Model", value: state.model, options: shapes.map(([key, each]) => [key, each.name]),
-      onchange: (model) => change({ model }) }).node, " on ",
+      onchange: (key) => change({ model: key }) }).node, " on ",
     pick({ label: "Chips", value: String(state.chips), options: CHIPS.map((n) => [String(n), String(n)]),
       onchange: (chips) => change({ chips: Number(chips) }) }).node, "\u00a0×\u00a0",
     pick({ label: "Chip", value: state.chip, options: chipOptions(catalog).filter(([key]) =>
@@ -131,7 +131,7 @@ export function render({ model: given, el }) {
     onchange: (kvDtype) => change({ kvDtype }) }).node, ".");
   const users = slider({ label: "Users at the same time", values: USERS, value: state.users, format: whole,
     onchange: (count) => change({ users: count }) });
-  const grow = player({ seconds: 7, label: "Tokens in each conversation", rest: given.get("rest") / MOST,
+  const grow = player({ seconds: 7, label: "Tokens in each conversation", rest: model.get("rest") / MOST,
     format: (now) => `${whole(now * MOST)} tokens`, draw: (now) => { t = now; draw(); } });
   el.append(h("style", {}, STYLE), h("div", { class: "kvm" }, sentence,
     h("div", { class: "controls" }, users.node), board, caption, grow.node));

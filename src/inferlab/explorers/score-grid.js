@@ -17,10 +17,10 @@ const STYLE = `
 const DRAWN = 24; // cells along a side, at most: a longer text is drawn coarser
 
 // `model`: { name, heads, layers }; `texts`: { tokens, share } of a prefill that grows with the square.
-export function render({ model: given, el }) {
-  const shape = given.get("shape");
-  const texts = given.get("texts");
-  let one = texts.find((text) => text.tokens === given.get("start"));
+export function render({ model, el }) {
+  const shape = model.get("shape");
+  const texts = model.get("texts");
+  let one = texts.find((text) => text.tokens === model.get("start"));
   let t = 1;
   const board = h("div");
   const facts = h("dl", { class: "facts" });
