@@ -230,6 +230,11 @@ def test_case_29_a_full_cache_is_refused_and_stays_as_it_was():
 
 def test_what_it_cannot_run_is_refused():
     model = random_model()
+    cache = filled(model, [3, 4])
+    for ids in ([1, 131], [-1, 1], [1]):
+        with pytest.raises(InferlabError, match=r"ids is \[.*: 2 from 0 to 130 are needed"):
+            CpuDecoder(model, cache).step(torch.tensor(ids))
+    assert cache.lengths.tolist() == [3, 4]
     with pytest.raises(InferlabError, match="batch 17 is above 16"):
         CpuDecoder(model, ContiguousCache(model.config, 17, 4))
     with pytest.raises(InferlabError, match="float32"):

@@ -77,6 +77,16 @@ def ready(timeout: float | None = 0.0) -> bool:
     return _compiled.wait(timeout) and not _failure
 
 
+@functools.lru_cache(maxsize=2)
+def _angles(turns: rope.Rope, capacity: int) -> tuple[Tensor, Tensor]:
+    """Return cos and sin of every position, each float32 [capacity, pairs].
+
+    A token stands at the end of its context, so dynamic scaling depends on its position alone.
+    """
+    cos, sin = rope.angles(turns, torch.arange(capacity)[:, None])
+    return cos[:, 0, 0].contiguous(), sin[:, 0, 0].contiguous()
+
+
 class CpuDecoder:
     """Decode steps of a `transformer` into `cache`, by the kernels of `kernels.cpu`.
 
@@ -127,6 +137,7 @@ class CpuDecoder:
         step["head_dim"], step["pairs"], step["batch"] = size, pairs, batch
         step["eps"], step["scale"], step["splits"] = config.norm_eps, size**-0.5, splits
         step["norm"] = self._address(transformer.weights.norm)
+        step["embedding"] = self._matrix(transformer.weights.embedding)
         step["head"] = self._matrix(transformer.weights.head)
         _, row, head, position, _ = (n * 4 for n in cache.k.stride())
         step["cache_row"], step["cache_head"], step["cache_position"] = row, head, position
@@ -138,38 +149,37 @@ class CpuDecoder:
         step["exact"] = self._exact
         attention = batch * config.kv_heads * splits
         desks = cpu_step.desks_bytes(self._layers, step["head"][0], attention)
-        self._x = torch.empty(batch, config.hidden)
-        self._angles = torch.empty(2, batch, pairs)
+        x = torch.empty(batch, config.hidden)
+        cos, sin = _angles(config.rope, cache.capacity)
         acts = torch.empty(config.layers * int(step["layer_bytes"][0]) // 4)
         own = torch.empty(self._team.threads * int(step["own_bytes"][0]) // 4)
-        self._desks = torch.zeros(desks // 8, dtype=torch.int64)
-        self._kept += [acts, own]
-        step["x"], step["layers"], step["own"] = (t.data_ptr() for t in (self._x, acts, own))
-        step["cos"], step["sin"] = (a.data_ptr() for a in self._angles)
-        step["desks"] = self._desks.data_ptr()
+        self._desks = np.zeros(desks // 8, np.int64)
+        self._kept += [x, cos, sin, acts, own]
+        step["x"], step["layers"], step["own"] = (t.data_ptr() for t in (x, acts, own))
+        step["cos"], step["sin"] = cos.data_ptr(), sin.data_ptr()
+        step["desks"] = self._desks.ctypes.data
 
     def step(self, ids: Tensor) -> Tensor:
         """Run one token of each row, int64 [B]; return float32 logits [B, V].
 
         Stores keys and values, and advances the cache. Raises InferlabError, and stores nothing,
-        if a row is full.
+        if a row is full or a token unknown.
         """
-        cache, weights = self.cache, self.transformer.weights
-        longest = int(cache.lengths.max())
+        cache, vocab = self.cache, self.transformer.config.vocab
+        lengths, tokens = cache.lengths.numpy(), ids.contiguous().numpy()
+        if len(tokens) != len(lengths) or tokens.min() < 0 or tokens.max() >= vocab:
+            raise InferlabError(
+                f"ids is {ids.tolist()}: {len(lengths)} from 0 to {vocab - 1} are needed"
+            )
+        longest = int(lengths.max())
         if longest >= cache.capacity:
             raise InferlabError(
                 f"the KV cache holds {cache.capacity} positions a row; {longest + 1} would not fit"
             )
-        if isinstance(weights.embedding, Tensor):
-            torch.index_select(weights.embedding, 0, ids, out=self._x)
-        else:
-            weights.embedding.dequantise(rows=ids, out=self._x)
-        cos, sin = rope.angles(self.transformer.config.rope, cache.lengths[:, None])
-        self._angles[0], self._angles[1] = cos[:, 0, 0], sin[:, 0, 0]
-        logits = torch.empty(cache.batch, weights.head.shape[0])
+        logits = torch.empty(cache.batch, vocab)
         self._step["logits"] = logits.data_ptr()
-        self._desks.zero_()
-        self._team.run(self._kernel, self._step, self._layers, cache.lengths.numpy())
+        self._desks.fill(0)
+        self._team.run(self._kernel, self._step, self._layers, lengths, tokens)
         cache.advance(1)
         return logits
 

@@ -35,6 +35,7 @@ from inferlab.kernels.cpu.quant_dot import packed_bytes
 from inferlab.kernels.cpu.rms_norm import rms_norm
 from inferlab.kernels.cpu.rope import rope
 from inferlab.kernels.cpu.team import NOTHING, Me, desk_bytes, take
+from inferlab.kernels.cpu.widen import widen_row
 
 # Every "i8" that is no size is an address of float32; 0 where the model has no such tensor.
 LAYER = np.dtype(
@@ -63,6 +64,7 @@ STEP = np.dtype(
         ("eps", "f4"),
         ("scale", "f4"),
         ("exact", "i8"),  # how quantised matrices meet vectors; see `quant_dot`
+        ("embedding", MATRIX),
         ("norm", "i8"),
         ("head", MATRIX),
         # Bytes from row to row, head to head, position to position of keys and values.
@@ -71,8 +73,8 @@ STEP = np.dtype(
         ("cache_position", "i8"),
         ("batch", "i8"),
         ("splits", "i8"),  # pieces of attention reserved for each head
-        ("x", "i8"),  # embeddings [B, hidden]
-        ("cos", "i8"),  # [B, pairs]
+        ("x", "i8"),  # [B, hidden], for the rows of the embedding
+        ("cos", "i8"),  # [S, pairs]: of every position
         ("sin", "i8"),
         ("logits", "i8"),  # [B, V]
         ("layers", "i8"),  # activations, `layer_bytes` for each layer
@@ -130,7 +132,7 @@ def store(s, layer, b, h, position, k, v, scratch):  # type: ignore[no-untyped-d
     if layer.k_norm:
         rms_norm(key, 0, layer.k_norm, size, s.eps, scratch, 1)
         key = scratch
-    angle = b * s.pairs * 4
+    angle = position * s.pairs * 4
     rope(key, 0, s.cos + angle, s.sin + angle, s.pairs, size, 1, layer.keys + where)
     value, out = floats(v + index, size), floats(layer.values + where, size)
     for i in range(size):
@@ -157,7 +159,7 @@ def attend(s, layer, lengths, q, k, v, parts, scratch, desk, me, ahead):  # type
             if split == count - 1:
                 store(s, layer, b, h, lengths[b], k, v, scratch)
             cache = b * s.cache_row + h * s.cache_head
-            angle = b * s.pairs * 4
+            angle = lengths[b] * s.pairs * 4
             for i in range(group):
                 this = q + (b * heads + h * group + i) * size * 4
                 if layer.q_norm:
@@ -184,11 +186,22 @@ def attend(s, layer, lengths, q, k, v, parts, scratch, desk, me, ahead):  # type
 
 
 @jit
-def decode_step(me, step, layers, lengths):  # type: ignore[no-untyped-def]
-    """Run one new token of each row through all layers; `lengths` [B] are the rows' caches.
+def embed(m, row, out):  # type: ignore[no-untyped-def]
+    """Write one row of a table, by number, as float32."""
+    if m.bits:
+        widen_row(m, row, out)
+        return
+    values, result = floats(m.data + row * m.stride, m.columns), floats(out, m.columns)
+    for i in range(m.columns):
+        result[i] = values[i]
 
-    `step` is an array of one `STEP`, `layers` of `LAYER`. On return `logits` are written, and
-    keys and values stored at position `lengths[b]`.
+
+@jit
+def decode_step(me, step, layers, lengths, ids):  # type: ignore[no-untyped-def]
+    """Run one new token of each row, `ids` [B], through all layers.
+
+    `lengths` [B] say how much the rows' caches hold. `step` is an array of one `STEP`, `layers`
+    of `LAYER`. On return `logits` are written, and keys and values stored at position `lengths[b]`.
     """
     s = step[0]
     none = Rows(0, 0)
@@ -204,6 +217,8 @@ def decode_step(me, step, layers, lengths):  # type: ignore[no-untyped-def]
     mixed = Inputs(own, q_size * 4, packed, packed_stride)
 
     x, here, desk = Rows(s.x, hidden * 4), s.layers, s.desks
+    for b in range(batch):
+        embed(s.embedding, ids[b], x.data + b * x.stride)
     for index in range(layers.shape[0]):
         layer = layers[index]
         q = Rows(here, q_size * 4)
@@ -276,5 +291,5 @@ def compile_step() -> None:
     """Compile `decode_step`, or load it compiled from the cache of an earlier process."""
     from numba import typeof
 
-    arrays = np.zeros(1, STEP), np.zeros(1, LAYER), np.zeros(1, np.int64)
-    decode_step.compile(tuple(typeof(a) for a in (Me(0, 1), *arrays)))
+    step, layers, whole = np.zeros(1, STEP), np.zeros(1, LAYER), np.zeros(1, np.int64)
+    decode_step.compile(tuple(typeof(a) for a in (Me(0, 1), step, layers, whole, whole)))

@@ -38,6 +38,10 @@ if backends.has_numba():
     }
     _CACHE = str(backends.cache_dir() / "numba" / _digest())
 
+    def part(function: Callable[..., Any]) -> Any:
+        """Compile `function` as `jit` does, and make it part of each kernel that calls it."""
+        return numba.njit(forceinline=True, **OPTIONS)(function)
+
     def jit(function: Callable[..., Any]) -> Any:
         """Compile `function` on its first call, without the GIL, and keep the machine code on disk.
 
@@ -115,4 +119,4 @@ else:
 
         return refuse
 
-    fetch_add = load_acquire = float_of_bits = prefetch = floats = jit
+    fetch_add = load_acquire = float_of_bits = prefetch = floats = part = jit

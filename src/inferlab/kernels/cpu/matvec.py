@@ -15,7 +15,7 @@ from torch import Tensor
 
 from inferlab.kernels.cpu import quant_dot
 from inferlab.kernels.cpu.exp import exp
-from inferlab.kernels.cpu.jit import floats, jit
+from inferlab.kernels.cpu.jit import floats, jit, part
 from inferlab.kernels.cpu.team import NOTHING, Ahead, desk, first_piece, take, team
 from inferlab.kernels.cpu.vector import lane
 from inferlab.kernels.quantised import FOUR_BITS, ROW_SCALED, Quantised
@@ -113,7 +113,7 @@ def row_scale(m, row):  # type: ignore[no-untyped-def]
     return floats(m.row_scales + row * m.row_scale_step, 1)[0] if m.row_scales else float32(1)
 
 
-@jit
+@part
 def _put(m, total, at, before, out):  # type: ignore[no-untyped-def]
     """Write one number of the result. Addresses of vectors, by row; `before` 0 if there is none."""
     if m.row_scales:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from numpy import float32
 
-from inferlab.kernels.cpu.jit import jit
+from inferlab.kernels.cpu.jit import jit, part
 from inferlab.kernels.cpu.vector import (
     dot_pairs,
     dot_quads,
@@ -118,7 +118,7 @@ def _nibbles(sum, weights, x, scale):  # type: ignore[no-untyped-def]
     return sum + to_floats(sum_pairs(codes)) * scale
 
 
-@jit
+@part
 def nibbles4(weights, scales, mins, times, x, blocks):  # type: ignore[no-untyped-def]
     """Dot products of four rows of nibbles with an int8 vector.
 
@@ -214,7 +214,7 @@ def _bytes_last(sum, w, s, x):  # type: ignore[no-untyped-def]
     return sum + to_floats(codes) * (spread_half(s, 4) * load_floats(x + 64))
 
 
-@jit
+@part
 def bytes4(weights, scales, step, x, blocks):  # type: ignore[no-untyped-def]
     """Dot products of four rows of bytes with an int8 vector.
 
@@ -305,7 +305,7 @@ def exact_bytes4(weights, scales, step, x, blocks):  # type: ignore[no-untyped-d
     return totals(sum0, sum1, sum2, sum3)
 
 
-@jit
+@part
 def dot4(m, row0, row1, row2, row3, x):  # type: ignore[no-untyped-def]
     """Dot products of four rows, by number, of a quantised `matvec.MATRIX` with a packed vector.
 
