@@ -159,7 +159,7 @@ class Apart:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={"GOMP_SPINCOUNT": _SPINS_BY_DEFAULT} | os.environ,
+            env=os.environ | {"GOMP_SPINCOUNT": _SPINS_BY_DEFAULT},
         )
         self.version = str(self._answer())
 
