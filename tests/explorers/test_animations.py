@@ -9,7 +9,7 @@ import re
 import pytest
 
 from inferlab.errors import InferlabError
-from inferlab.explorers import forward, html, scenes
+from inferlab.explorers import classical, forward, html, scenes
 from inferlab.explorers import hardware as machines
 from inferlab.theory import costs, formats, hardware, limits, models, roofline, trends
 
@@ -44,6 +44,9 @@ DATA = {
     "memory-wall": scenes.memory_wall_data(),
     "ceiling": scenes.ceiling_data(LLAMA, H100),
     "append": scenes.append_data([(LLAMA, H100, "bf16"), (SMOL, CPU, "bf16")]),
+    "shallow": {
+        "models": sorted(classical.rows(SMOL, 780, 12), key=lambda row: row["flops"]),
+    },
     "sink": forward.sink_data([(LLAMA, H100, "bf16"), (SMOL, CPU, "bf16")]),
 }
 NAMES = list(DATA)
@@ -123,6 +126,7 @@ def test_shared_trips_are_theorys_passes():
         lambda: scenes.memory_wall(),
         lambda: scenes.ceiling(LLAMA, H100),
         lambda: scenes.append([(LLAMA, H100, "bf16")], 12),
+        lambda: classical.shallow(SMOL, 780, 12),
         lambda: forward.sink([(LLAMA, H100, "bf16")]),
     ],
 )

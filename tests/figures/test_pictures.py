@@ -11,10 +11,12 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from inferlab.errors import InferlabError
+from inferlab.explorers import classical as answers
 from inferlab.explorers import hardware as machines
 from inferlab.explorers import scenes
 from inferlab.figures import (
     attention,
+    classical,
     forward,
     inside,
     ladder,
@@ -98,6 +100,8 @@ FIGURES = {
     "shares": lambda: attention.shares([LLAMA, SMOL], (64, 2048, 131_072)),
     "slope": lambda: attention.slope([256, 512], [0.001, 0.004], [1e6, 4e6], 2.0),
     "lens": lambda: attention.lens(["' a'", "' Paris'"], [0.4, 0.8], "The last layer knows"),
+    "answers": lambda: classical.answers(answers.rows(SMOL, 780, 12)),
+    "rates": lambda: classical.rates([64, 128, 256], [1e9, 4e9, 9e9]),
     "stack": lambda: forward.stack(LLAMA, "bf16"),
     "depths": lambda: forward.depths(models.all()),
     "experts": lambda: forward.experts(models.get("deepseek-v3"), [1, 8, 64]),

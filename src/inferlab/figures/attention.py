@@ -26,8 +26,7 @@ def head(words: Sequence[str], weights: Sequence[Sequence[float]], row: int, tit
         for other in range(t + 1):
             share = float(weights[t][other])
             axes.add_patch(_cell(other, t, PALETTE["compute"], share))
-    frame = _cell(0, row, "none", 1.0)
-    frame.set_width(row + 1)
+    frame = _cell(0, row, "none", 1.0, row + 1)
     frame.set_edgecolor(PALETTE["ink"])
     frame.set_linewidth(1.6)
     axes.add_patch(frame)
@@ -42,10 +41,10 @@ def head(words: Sequence[str], weights: Sequence[Sequence[float]], row: int, tit
     return figure
 
 
-def _cell(x: float, y: float, colour: str, alpha: float) -> Any:
+def _cell(x: float, y: float, colour: str, alpha: float, width: float = 1) -> Any:
     from matplotlib.patches import Rectangle
 
-    return Rectangle((x, y), 1, 1, facecolor=colour, alpha=alpha, edgecolor="none", linewidth=0)
+    return Rectangle((x, y), width, 1, facecolor=colour, alpha=alpha, edgecolor="none", linewidth=0)
 
 
 def grids(sizes: Sequence[int] = (4, 24)) -> Figure:
@@ -55,8 +54,8 @@ def grids(sizes: Sequence[int] = (4, 24)) -> Figure:
     for at, n in enumerate(sizes):
         axes = figure.add_subplot(1, len(sizes), at + 1)
         for i in range(n):
-            axes.add_patch(_cell(0, i, PALETTE["compute"], 0.75)).set_width(i + 1)
-            axes.add_patch(_cell(i + 1, i, PALETTE["wait"], 0.25)).set_width(n - i - 1)
+            axes.add_patch(_cell(0, i, PALETTE["compute"], 0.75, i + 1))
+            axes.add_patch(_cell(i + 1, i, PALETTE["wait"], 0.25, n - i - 1))
         axes.set(xlim=(0, n), ylim=(n, 0), aspect="equal", xlabel=words[at])
         axes.set_xticks(range(n + 1), [""] * (n + 1))
         axes.set_yticks(range(n + 1), [""] * (n + 1))

@@ -52,3 +52,30 @@ def lenet5_parameters() -> Mapping[str, int]:
             "fc3": (84 + 1) * 10,
         }
     )
+
+
+def convolution(inputs: int, outputs: int, kernel: int, side: int, *, element: float = 4) -> Part:
+    """Return a convolution's cost on a square output of `side`: its weights serve every place."""
+    macs = outputs * inputs * kernel * kernel * side * side
+    return Part(2 * macs, convolution_parameters(inputs, outputs, kernel) * element)
+
+
+def lenet5() -> Mapping[str, Part]:
+    """Return the cost of LeNet-5 on a picture of 32 x 32, layer by layer."""
+    return MappingProxyType(
+        {
+            "conv1": convolution(1, 6, 5, 28),
+            "conv2": convolution(6, 16, 5, 10),
+            "fc1": dense(16 * 5 * 5, 120),
+            "fc2": dense(120, 84),
+            "fc3": dense(84, 10),
+        }
+    )
+
+
+def random_forest(comparisons: float, node_bytes: float = 14) -> Part:
+    """Return a walk's cost: a comparison a step, and the node that holds it.
+
+    A node here is a feature (2 bytes), a threshold (4) and two addresses (4 each).
+    """
+    return Part(comparisons, comparisons * node_bytes)
