@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -76,8 +77,10 @@ def climb(
     if not any(sweeps.values()):
         raise InferlabError("sweeps is empty: a measured roofline needs points")
     figure, axes = canvas(title or _reached(peak, bandwidth, sweeps), 4.1)
-    _roof(axes, peak, bandwidth, [x for points in sweeps.values() for x, _ in points])
-    ink, lowest = PALETTE["ink"], axes.get_ylim()[0]
+    every = [point for points in sweeps.values() for point in points]
+    lowest = min(rate for _, rate in every) / 2
+    _roof(axes, peak, bandwidth, [x for x, _ in every], lowest)
+    ink = PALETTE["ink"]
     for row, ((kind, sign), (name, points)) in enumerate(
         zip(_RINGS.items(), sweeps.items(), strict=False)
     ):
@@ -92,11 +95,9 @@ def climb(
             markeredgecolor=ink,
             markeredgewidth=1.5,
         )
-        lowest = min(lowest, *(rate / 2 for rate in up))
         # Above the slope there is always room.
         line = 0.98 - 0.085 * row
         axes.text(0.02, line, f"{sign} {name}", color=ink, transform=axes.transAxes, va="top")
-    axes.set_ylim(bottom=lowest)
     return figure
 
 
@@ -137,12 +138,18 @@ def _pair(point: Point) -> tuple[float, float]:
     return point
 
 
-def _roof(axes: Axes, peak: float, bandwidth: float, intensities: list[float]) -> None:
+def _roof(
+    axes: Axes,
+    peak: float,
+    bandwidth: float,
+    intensities: list[float],
+    lowest: float = math.inf,
+) -> None:
     ridge = peak / bandwidth
     low = min(0.5, ridge / 8, *(x / 2 for x in intensities))
     high = max(ridge * 20, *(x * 8 for x in intensities))
     compute, memory = PALETTE["compute"], PALETTE["bytes"]
-    floor = bandwidth * low / 2
+    floor = min(lowest, bandwidth * low / 2)
     axes.fill_between(
         [low, ridge, high],
         [bandwidth * low, peak, peak],
