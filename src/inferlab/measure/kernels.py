@@ -6,11 +6,13 @@ interpreter to count what a kernel moves, where the large sizes' proportions alr
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -199,27 +201,40 @@ def _matvec(at: Place) -> Iterator[Case]:
 def _quant_matvec(at: Place) -> Iterator[Case]:
     from inferlab.kernels.gpu import quant_matvec as gpu
 
+    rows, columns = at.pick(2048, 49152, 131072), at.pick(1024, 576, 4096)
     kinds = [(1, form) for form in FORMATS] + [(2, "q4_1")]
     for matrices, form in kinds:
-        # So tall that a program takes 64 or 128 rows, beside which the vector is little.
-        tall = 32768 if form in FOUR_BITS else 16384
-        rows, columns = at.pick(tall, 49152, 131072), at.pick(256, 576, 4096)
 
-        def make(matrices: int = matrices, form: str = form, rows: int = rows) -> Work:
+        def make(matrices: int = matrices, form: str = form) -> Work:
             some = [_codes(at, form, rows // matrices, columns) for _ in range(matrices)]
             x = at.draw(1, columns)
-            if at.name == "interpreter":
-                x = x.half()  # as vectors are on a GPU
-            run: Callable[..., Tensor] = ops.quant_matvec if matrices == 1 else ops.quant_swiglu
-            return Work(
-                lambda backend: run(*some, x, backend=backend),
-                gpu.traffic(1, rows // matrices, columns, form, x.element_size(), matrices),
-                2 * rows * columns,
-            )
+            kernel: Callable[..., Tensor] = ops.quant_matvec if matrices == 1 else ops.quant_swiglu
+
+            def run(backend: str) -> Tensor:
+                if at.name != "interpreter":
+                    return kernel(*some, x, backend=backend)
+                # So few programs that each takes as many rows as it does of a vocabulary.
+                with _attribute(gpu, "PROGRAMS", 16):
+                    return kernel(*some, x.half(), backend=backend)
+
+            size = 2 if at.name == "interpreter" else x.element_size()
+            fewest = gpu.traffic(1, rows // matrices, columns, form, size, matrices)
+            return Work(run, fewest, 2 * rows * columns)
 
         op, many = ("quant_matvec", "") if matrices == 1 else ("quant_swiglu", "2 of ")
         label = f"{form}, {many}{rows // matrices:,} × {columns}"
         yield Case(op, label, ("quant_matvec",), make)
+
+
+@contextlib.contextmanager
+def _attribute(module: ModuleType, name: str, value: object) -> Iterator[None]:
+    """Let a module's attribute have another value for a while."""
+    kept = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, kept)
 
 
 def _codes(at: Place, form: str, rows: int, columns: int) -> Quantised:
@@ -293,6 +308,30 @@ def _flash_attention(at: Place) -> Iterator[Case]:
     yield Case("flash_attention", label, ("flash_attention",), make, memory_bound=False)
 
 
+def _sample(at: Place) -> Iterator[Case]:
+    from inferlab.kernels.gpu import sample as gpu
+
+    if at.name == "interpreter":
+        return  # triton-viz cannot follow Triton's random numbers
+    rows, vocab = at.pick(1, 1, 8), at.pick(1, 49152, 131072)
+
+    def make() -> Work:
+        logits = 4 * at.draw(rows, vocab)
+        ones = torch.ones(rows, dtype=torch.float64, device=at.device)
+        ids = torch.arange(rows, device=at.device)
+        top_k = torch.full_like(ids, 50)
+        return Work(
+            lambda backend: ops.sample(
+                logits, 0.8 * ones, top_k, 0.9 * ones, 0 * ones, ids, ids, backend=backend
+            ),
+            gpu.traffic(rows, vocab, logits.element_size()),
+            8 * rows * vocab,
+        )
+
+    label = f"{rows} of {vocab:,} logits, top-k and top-p"
+    yield Case("sample", label, ("sample",), make, memory_bound=False, peer=False)
+
+
 _CASES: tuple[Callable[[Place], Iterator[Case]], ...] = (
     _vector_add,
     _chain,
@@ -304,6 +343,7 @@ _CASES: tuple[Callable[[Place], Iterator[Case]], ...] = (
     _quant_matvec,
     _decode_attention,
     _flash_attention,
+    _sample,
 )
 
 

@@ -176,7 +176,7 @@ def config(
         tall = power_below(2 * rows // PROGRAMS, 16, 64)
         block_n = max(16, tall // matrices)
         block_k = min(256, 8192 // (block_n * matrices))  # 16 KiB of weights on their way a stage
-        return Config(True, block_n, block_k, 1, block_n // 16, 2 if amd else 4)
+        return Config(True, block_n, block_k, 1, block_n * matrices // 16, 2 if amd else 4)
     threads = 128
     vector = threads * (16 // itemsize)  # columns that all threads load at once
     together = triton.next_power_of_2(batch)

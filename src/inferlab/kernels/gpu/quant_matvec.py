@@ -207,12 +207,12 @@ def config(
     blocks = max(lanes, min(128, triton.next_power_of_2(max(1, columns // BLOCK))))
     together = min(ROWS_AT_ONCE, triton.next_power_of_2(batch))
     loads = 8 // matrices // (2 if together > 2 else 1)
-    height = 128 if format in FOUR_BITS else 64
-    block_n = power_below(rows // PROGRAMS, 1, max(1, loads * height // 128))
+    height = (128 if format in FOUR_BITS else 64) // matrices  # rows at which x no longer counts
+    block_n = power_below(rows // PROGRAMS, 1, max(1, loads if format in FOUR_BITS else loads // 2))
     groups = 1
     if blocks * BLOCK >= columns:
-        most = height // matrices // block_n
-        groups = power_below(rows // (2 * PROGRAMS * block_n), 1, most)
+        programs = PROGRAMS if rows >= PROGRAMS * height else 2 * PROGRAMS
+        groups = power_below(rows // (programs * block_n), 1, height // block_n)
     return Config(together, block_n, blocks, groups, blocks // lanes)
 
 
