@@ -42,13 +42,13 @@ def test_chain(backend, size, steps, numbers):
 
 @pytest.mark.skipif(not backends.has_numba(), reason="numba is not here")
 @pytest.mark.parametrize("size", [1, 40, 2**15, 70_001])
-def test_a_lone_chain_computes_the_same(size, numbers):
+def test_lone_chains_and_repeated_ones_compute_the_same(size, numbers):
     x = numbers(size)
     for steps in (0, 3, 50):
         right = reference.chain(x, steps)
-        assert float(ops.chain(x, steps, backend="simd", lone=True)) == pytest.approx(
-            right, rel=3e-6
-        )
+        for way in ({"lone": True}, {"rounds": 3}):
+            got = float(ops.chain(x, steps, backend="simd", **way))
+            assert got == pytest.approx(right, rel=3e-6)
 
 
 @each

@@ -471,11 +471,13 @@ def chain(
     backend: str = "auto",
     threads: int | None = None,
     lone: bool = False,
+    rounds: int = 1,
 ) -> Tensor:
     """Return the sum of x [n] after `steps` times v -> 0.999 v + 0.001 on each number: a scalar.
 
-    2 `steps` + 1 operations a number, all on what was read once. `lone`, for the SIMD kernel, lets
-    each vector finish its chain before the next one begins. torch goes through memory every step.
+    2 `steps` + 1 operations a number, all on what was read once; torch goes through memory every
+    step. For the SIMD kernel only: `lone` lets each vector finish its chain before the next one
+    begins, and `rounds` does the same work so many times, from a cache after the first.
     """
     _fit("x", x, (None,))
     if steps < 0:
@@ -489,7 +491,8 @@ def chain(
         from inferlab.kernels.cpu import chain as cpu
 
         sums = _new(cpu.pieces(x.numel()))
-        return cpu.launch(x, steps, *_CHAIN, sums, threads, lone).sum()
+        cpu.launch(x, steps, *_CHAIN, sums, threads, lone=lone, rounds=rounds)
+        return sums.sum()
     value = x
     for _ in range(steps):
         value = value * _CHAIN[0] + _CHAIN[1]

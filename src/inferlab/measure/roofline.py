@@ -23,6 +23,7 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 GPU_ROWS = (*ROWS, 256, 512, 1024, 2048, 4096)
 _BYTES = {"cpu": 256 << 20, "cuda": 1 << 30}  # of the array and of the matrix: past every cache
 _COLUMNS = {"cpu": 4096, "cuda": 8192}
+_ROUNDS = 64  # so that starting the threads is little beside them
 _NEAR_BYTES = 4 << 20  # stays in a CPU's last cache once it has been read
 _ENOUGH_SECONDS, _FEWEST_RUNS, _MOST_RUNS = 0.25, 3, 20
 
@@ -73,7 +74,7 @@ def beside(device: str | None = None) -> dict[str, Sweep]:
     if device == "cuda":
         near = torch.cuda.get_device_properties(0).L2_cache_size // 2
     if _compiles_chains(device):
-        found["near"] = _chains(device, near, (0, 1, 2))
+        found["near"] = _chains(device, near, (0, 1, 2), rounds=_ROUNDS if device == "cpu" else 1)
         if device == "cpu":
             found["lone"] = _chains(device, near, (64, 128), lone=True)
     found["small"] = _small(device, (16, 32, 64))
@@ -116,12 +117,21 @@ def _compiles_chains(device: str) -> bool:
     return backends.has_triton() if device == "cuda" else backends.has_numba()
 
 
-def _chains(device: str, size: int, steps: Sequence[int], *, lone: bool = False) -> Sweep:
+def _chains(
+    device: str, size: int, steps: Sequence[int], *, lone: bool = False, rounds: int = 1
+) -> Sweep:
     count = size // 4
     x = _random(count, device=device)
     return _sweep(
         "fp32",
-        {k: ((2 * k + 1) * count, 4 * count, partial(ops.chain, x, k, lone=lone)) for k in steps},
+        {
+            k: (
+                (2 * k + 1) * count * rounds,
+                4 * count * rounds,
+                partial(ops.chain, x, k, lone=lone, rounds=rounds),
+            )
+            for k in steps
+        },
         device,
     )
 

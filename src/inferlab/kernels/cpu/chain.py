@@ -118,13 +118,14 @@ def chain_piece(x, count, steps, scale, shift, flight, out):  # type: ignore[no-
 
 
 @jit
-def _chain(me, x, count, steps, scale, shift, flight, out, desk):  # type: ignore[no-untyped-def]
+def _chain(me, x, count, steps, scale, shift, flight, rounds, out, desk):  # type: ignore[no-untyped-def]
     whole = (count + CHUNK - 1) // CHUNK
     piece = take(desk.ctypes.data, whole, -1, me, NOTHING)
     while piece >= 0:
         first = piece * CHUNK
         size = min(CHUNK, count - first)
-        chain_piece(x + first * 4, size, steps, scale, shift, flight, out + piece * 4)
+        for _ in range(rounds):
+            chain_piece(x + first * 4, size, steps, scale, shift, flight, out + piece * 4)
         piece = take(desk.ctypes.data, whole, piece, me, NOTHING)
 
 
@@ -134,14 +135,23 @@ def pieces(size: int) -> int:
 
 
 def launch(
-    x: Any, steps: int, scale: float, shift: float, out: Any, threads: int | None, lone: bool
+    x: Any,
+    steps: int,
+    scale: float,
+    shift: float,
+    out: Any,
+    threads: int | None,
+    *,
+    lone: bool = False,
+    rounds: int = 1,
 ) -> Any:
     """Fill `out` [pieces(n)] with sums of the chains of x [n]; dense float32 on a CPU.
 
-    With `lone` a vector goes through its whole chain before the next one is read.
+    With `lone` a vector goes through its whole chain before the next one is read. Each piece is
+    read `rounds` times, after the first from a cache.
     """
     count, numbers = x.numel(), (float32(scale), float32(shift))
     flight, sums = 1 if lone else _FLIGHT, desk(pieces(count))
-    args = (x.data_ptr(), count, steps, *numbers, flight, out.data_ptr(), sums)
+    args = (x.data_ptr(), count, steps, *numbers, flight, rounds, out.data_ptr(), sums)
     team(threads).run(_chain, *args)
     return out
