@@ -63,7 +63,7 @@ def traffic(found: Iterable[Mapping[str, Any]]) -> Table:
             fault = f"{units.bytes_text(one['outside_bytes'])} outside its tensors"
         verdict = _verdict(one["good"], fault)
         if one["good"] and not one["memory_bound"]:
-            verdict = Text("compute-bound")
+            verdict = Text("not bound by memory")
         made.add_row(
             one["op"],
             one["label"],

@@ -6,6 +6,7 @@ let through is counted, and whatever lies in no element of the kernel's own tens
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import importlib.util
 from collections.abc import Callable, Iterator
@@ -19,6 +20,9 @@ from torch import Tensor
 
 from inferlab.errors import InferlabError
 from inferlab.kernels import backends
+
+# Triton's random numbers are beyond triton-viz.
+_BLIND = ("draw_kernel",)
 
 
 @dataclass
@@ -50,7 +54,7 @@ def why_not() -> str | None:
 
 @contextlib.contextmanager
 def counting(*modules: ModuleType) -> Iterator[Traffic]:
-    """Count what the kernels of `modules` move while the block runs.
+    """Count what the kernels of `modules` move while the block runs, but for those of `_BLIND`.
 
     Raises InferlabError where it cannot be counted.
     """
@@ -62,7 +66,7 @@ def counting(*modules: ModuleType) -> Iterator[Traffic]:
         (module, name, each)
         for module in modules
         for name, each in vars(module).items()
-        if type(each).__name__ == "InterpretedFunction"
+        if type(each).__name__ == "InterpretedFunction" and name not in _BLIND
     ]
     try:
         for module, name, each in kept:
@@ -89,9 +93,13 @@ def _within(addresses: NDArray[np.int64], tensor: Tensor) -> NDArray[np.bool_]:
 def _tracer(found: Traffic) -> Callable[[Any], Any]:
     """Return what makes of a kernel one that adds to `found` whatever it moves."""
     import triton_viz
+    from triton_viz.core import patch
     from triton_viz.core.callbacks import ForLoopCallbacks, OpCallbacks
     from triton_viz.core.client import Client
     from triton_viz.core.data import AtomicCas, AtomicRMW, Load, Store
+
+    # triton-viz rewrites every loop to a name that it defines in the module of the kernel only.
+    vars(builtins)["_triton_viz_loop_patcher"] = patch._loop_patcher
 
     class Meter(Client):
         NAME = "meter"

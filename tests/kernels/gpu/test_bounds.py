@@ -86,6 +86,12 @@ def decode_attention():
     ops.decode_attention(q, narrow(2, 3, 39, 80), narrow(2, 3, 39, 80), lengths, backend="triton")
 
 
+def sample():
+    logits = narrow(3, 4097)
+    ones, ids = torch.ones(3, dtype=torch.float64), torch.arange(3)
+    ops.sample(logits, ones, 7 * ids, 0.9 * ones, 0.01 * ones, ids, ids, backend="triton")
+
+
 AWKWARD = {
     call.__name__: call
     for call in (
@@ -99,6 +105,7 @@ AWKWARD = {
         quant_matvec,
         flash_attention,
         decode_attention,
+        sample,
     )
 }
 
