@@ -75,7 +75,7 @@ def test_awkward_columns(columns, device):
 @pytest.mark.parametrize("rows", [1, 3, 129])
 def test_awkward_rows(rows, device, few_programs):
     check(1, rows, 40, torch.float32, device)
-    check(3, rows, 1100, torch.float16, device)
+    check(3, rows, 40, torch.float16, device)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 5, 16])
@@ -103,13 +103,13 @@ def test_matrices_as_tall_as_a_vocabulary(batch, columns, device, few_programs):
     check(batch, 67, columns, torch.float16, device)
 
 
-@pytest.mark.parametrize("capability", [(7, 5), (9, 0), "gfx942"])
-@pytest.mark.parametrize("batch", [1, 4, 6])
+@pytest.mark.parametrize("capability", [(7, 5), "gfx942"])
+@pytest.mark.parametrize("batch", [1, 6])
 def test_the_launches_of_other_gpus(batch, capability, device, monkeypatch, few_programs):
     if device == "cuda" and isinstance(capability, str):
         pytest.skip("its warps are wider")
     monkeypatch.setattr(gpu, "capability", lambda device: capability)
-    check(batch, 50, 300, torch.float16, device)
+    check(batch, 20, 1100, torch.float16, device)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
