@@ -27,6 +27,8 @@ VALIDATOR = jsonschema.Draft202012Validator(records.schema())
 
 def few_runs(patch):
     """Let everything be measured once, and nothing but our own engine."""
+    patch.setattr(machine, "READ_BYTES", 32 << 20)
+    patch.setattr(machine, "_BUDGET_SECONDS", 0.01)
     patch.setattr(clock, "MOST", 1)
     patch.setattr(clock, "_FEWEST", 1)
     for module in (passes, batch, roofline):
@@ -135,6 +137,7 @@ def test_case_60_every_sample_says_how_many_runs_came_before_it(made):
     assert all(found)
 
 
+@pytest.mark.slow
 def test_a_record_of_random_weights_where_there_is_no_checkpoint(random_made):
     VALIDATOR.validate(random_made)
     assert random_made["notes"] == {}
