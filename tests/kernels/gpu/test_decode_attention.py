@@ -72,8 +72,8 @@ def test_every_length(device, dtype, length):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("length", [511, 512, 513, 1000, 4096, 4097])
-@pytest.mark.parametrize("window", [None, 1, 1000])
+@pytest.mark.parametrize("length", [512, 1000, 4097])
+@pytest.mark.parametrize("window", [None, 1000])
 def test_long_contexts(device, dtype, length, window):
     lengths = [length, length // 3]
     k, v = cache(2, 1, length + 1, 128, lengths, dtype)
@@ -95,12 +95,11 @@ def test_widths_of_heads(device, dtype, size):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("group", [*range(1, 10), 16])
 @pytest.mark.parametrize("size", [64, 80, 96, 128])
-@pytest.mark.parametrize("block", [None, 16])
-def test_groups_of_all_widths(device, dtype, group, size, block):
-    lengths = [150, 33]
+def test_groups_of_all_widths(device, dtype, group, size):
+    lengths, block = [150, 33], None if group % 2 else 16
     k, v = cache(2, 2, 160, size, lengths, dtype)
     q, how = draw(2, 2 * group, size, dtype=dtype), {}
     right = reference.decode_attention(q.float(), k.float(), v.float(), lengths)
