@@ -68,8 +68,8 @@ def guarded(weight: Quantised) -> Quantised:
 
 @WAYS
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("columns", [32, 64, 96, 576, 1536])
-@pytest.mark.parametrize("rows", [1, 5, 123])
+@pytest.mark.parametrize("columns", [32, 96, 576, 1536])
+@pytest.mark.parametrize("rows", [1, 6, 123])
 def test_a_product_is_that_of_the_widened_matrix(backend, activations, format, columns, rows):
     weight = guarded(quantise(draw(rows, columns), format))
     x, bias, residual = draw(3, columns), draw(rows), draw(3, rows)
@@ -153,7 +153,7 @@ def test_empty_batches_and_matrices(backend, activations):
 
 @needs_numba
 @pytest.mark.parametrize("activations", LIMITS)
-@pytest.mark.parametrize("batch", range(1, 17))
+@pytest.mark.parametrize("batch", [1, 3, 4, 6, 16])
 def test_a_row_is_bit_for_bit_what_it_is_alone(batch, activations):
     gate, up = (quantise(draw(77, 96), format) for format in ("q4_1", "q8_0"))
     x, residual = draw(batch, 96), draw(batch, 77)

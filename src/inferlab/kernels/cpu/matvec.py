@@ -1,8 +1,9 @@
 """Matrix times a few vectors, at the speed at which memory delivers the matrix.
 
-Weights come four rows at a time, so that four sums run side by side, and stay in the first-level
-cache while every row of the batch meets them. Each (row of the batch, row of the matrix) is the
-same loop over the same numbers whatever the batch and the threads, hence bit for bit the same.
+Weights, float32 or quantised (`quant_dot`), come four rows at a time, so that four sums run side
+by side, and stay in the first-level cache while every row of the batch meets them. Each (row of
+the batch, row of the matrix) is the same sum in the same order whatever the batch and the threads,
+hence bit for bit the same.
 """
 
 from __future__ import annotations
