@@ -138,6 +138,7 @@ class Checkpoint:
             form = self.file.entry(self.name(part, layer)).format.name
             if form in BLOCKS and (form.startswith("Q4") or wanted in (None, "q8_0")):
                 raw = torch.from_numpy(self.stored(part, layer)[1].copy())
+                self.file.forget(self.name(part, layer))
                 return from_blocks(raw, BLOCKS[form])
         if wanted is None or self._shape(part)[1] % BLOCK:
             return None

@@ -127,6 +127,13 @@ class GGUF:
         entry = self.entry(name)
         return widen(self.blocks(name), entry.format).reshape(entry.shape)
 
+    def forget(self, name: str) -> None:
+        """Give back the memory of a tensor that has been read; its bytes are still in the file."""
+        entry = self.entry(name)
+        if hasattr(mmap, "MADV_DONTNEED"):
+            start = entry.offset // mmap.PAGESIZE * mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_DONTNEED, start, entry.offset + entry.nbytes - start)
+
     # -- parsing ---------------------------------------------------------------------------
 
     def _parse(self) -> None:
