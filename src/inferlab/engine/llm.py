@@ -136,7 +136,8 @@ class LLM:
         in float32 and by Triton's on a GPU, else by torch; triton on a CPU is its interpreter.
         `quantize` is None for weights as they are stored, none, q8 or q4 (`Checkpoint.load`).
         Where the SIMD kernels meet quantised weights they round `activations` to int8 (auto), a
-        scale for each 32, or leave them float32.
+        scale for each 32, or leave them float32. Without numba torch widens quantised weights in
+        each step, at half the speed of float32 ones: there "none" trades memory for time.
         """
         _check_choices(kernels, threads, activations)
         checkpoint.check_quantize(quantize)
