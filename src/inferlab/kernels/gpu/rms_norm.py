@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from inferlab.errors import InferlabError
 from inferlab.kernels.gpu.compiled import TARGETS, Capability, Compile
-from inferlab.kernels.gpu.dsl import jit, tl, triton
+from inferlab.kernels.gpu.dsl import capability, jit, tl, triton
 
 LONGEST = 32768  # values of a row: what the registers of one program hold
 PROGRAMS = 512  # as many as a large GPU runs at a time
@@ -44,10 +44,10 @@ class Config(NamedTuple):
     num_warps: int
 
 
-def config(size: int, itemsize: int) -> Config:
+def config(size: int, itemsize: int, capability: Capability) -> Config:
     """Return the launch for rows of `size` values: 16 bytes a thread, until a program is full."""
-    block = triton.next_power_of_2(size)
-    return Config(block, min(16, max(1, block * itemsize // (16 * 32))))
+    block, lanes = triton.next_power_of_2(size), 64 if isinstance(capability, str) else 32
+    return Config(block, min(16, max(1, block * itemsize // (16 * lanes))))
 
 
 def launch(
@@ -66,7 +66,7 @@ def launch(
     if x.numel():
         fused = residual is not None
         before, sums = (residual, total) if fused else (x, x)
-        block, warps = config(size, x.element_size())
+        block, warps = config(size, x.element_size(), capability(x.device))
         rms_norm_kernel[(min(rows, PROGRAMS),)](
             x, before, weight, out, sums,
             rows, size, eps,
@@ -88,7 +88,7 @@ def aot(capability: Capability) -> list[Compile]:
     cases = []
     for dtype in ("fp32", "bf16" if target.has_bf16 else "fp16"):
         for size in (576, 4096, 16384):
-            block, warps = config(size, 4 if dtype == "fp32" else 2)
+            block, warps = config(size, 4 if dtype == "fp32" else 2, capability)
             strides = ("x_stride", "residual_stride", "out_stride", "total_stride")
             for fused in (False, True):
                 cases.append(
