@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from inferlab.errors import InferlabError
 from inferlab.kernels.gpu.compiled import TARGETS, Capability, Compile
-from inferlab.kernels.gpu.dsl import jit, tl, triton
+from inferlab.kernels.gpu.dsl import capability, jit, tl, triton
 
 MOST_HEADS = 32  # of a program
 
@@ -97,11 +97,12 @@ class Config(NamedTuple):
     num_warps: int
 
 
-def config(heads: int, size: int, itemsize: int) -> Config:
+def config(heads: int, size: int, itemsize: int, capability: Capability) -> Config:
     """Return the launch for rows of `heads` heads of `size` channels: 16 bytes a thread or more."""
     together = min(MOST_HEADS, triton.next_power_of_2(heads))
     moved = together * triton.next_power_of_2(size) * itemsize
-    return Config(together, min(4, max(1, moved // (16 * 32))))
+    lanes = 64 if isinstance(capability, str) else 32
+    return Config(together, min(4, max(1, moved // (16 * lanes))))
 
 
 def launch(
@@ -122,7 +123,7 @@ def launch(
     if (q_norm is None) != (k_norm is None):
         raise InferlabError("rope_and_cache: q_norm and k_norm belong together")
     pages, _, block, _ = k_pages.shape
-    together, warps = config(heads, size, q.element_size())
+    together, warps = config(heads, size, q.element_size(), capability(q.device))
     parts = triton.cdiv(heads, together) + 2 * triton.cdiv(kv_heads, together)
     if q.numel():
         norm, paged = q_norm is not None, table is not None
@@ -158,7 +159,7 @@ def aot(capability: Capability) -> list[Compile]:
     for dtype in ("fp32", "bf16" if target.has_bf16 else "fp16"):
         for heads, size, pairs in ((9, 64, 32), (32, 128, 64), (32, 80, 40), (32, 96, 16)):
             for norm in (False, True):
-                together, warps = config(heads, size, 4 if dtype == "fp32" else 2)
+                together, warps = config(heads, size, 4 if dtype == "fp32" else 2, capability)
                 cases.append(
                     Compile(
                         rope_and_cache_kernel,
