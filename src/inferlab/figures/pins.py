@@ -57,8 +57,8 @@ def plot(chips: Sequence[Hardware] | None = None) -> Figure:
             name = chip.name.replace("Tesla ", "").replace(" SXM2", "").replace(" SXM", "")
             name = name.replace(" (1 socket)", "")
             va = "center" if up == 1 else "bottom" if up > 1 else "top"
-            at = (chip.bus_bits * right, rate * up)
-            note(axes, *at, name, role, ha=side, va=va, fontsize=9.5)
+            where = (chip.bus_bits * right, rate * up)
+            note(axes, *where, name, role, ha=side, va=va, fontsize=9.5)
     axes.set(
         xscale="log",
         yscale="log",
