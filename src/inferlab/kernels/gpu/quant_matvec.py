@@ -212,6 +212,8 @@ def config(
     groups = 1
     if blocks * BLOCK >= columns:
         programs = PROGRAMS if rows >= PROGRAMS * height else 2 * PROGRAMS
+        if matrices == 2 and format == ROW_SCALED and rows >= 2 * programs * block_n:
+            block_n = 1  # two rows of both matrices would not fit into the registers
         groups = power_below(rows // (programs * block_n), 1, height // block_n)
     return Config(together, block_n, blocks, groups, blocks // lanes)
 
