@@ -220,7 +220,7 @@ def test_the_template_is_used_unless_raw_is_asked_for(run, llm):
         (["generate", "x", "--threads", "0"], "threads must be"),
         (["generate", "x", "--dtype", "int3"], "unknown dtype 'int3'"),
         (["generate", "x", "--device", "gpu"], "unknown device 'gpu'"),
-        (["generate", "x", "--quantize", "q5"], "unknown quantize 'q5': did you mean q4, q8?"),
+        (["generate", "x", "--quantize", "q5"], "unknown quantize 'q5': did you mean q8, q4?"),
         (["generate", "x", "--quantize", "none", "--stop", ""], "stop must be"),
         (["generate", "x", "--activations", "int4"], "unknown activations 'int4': did you mean"),
         (
