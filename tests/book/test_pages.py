@@ -117,6 +117,7 @@ def test_a_page_is_quiet_and_whole(visit, site, name, width, theme):
     assert page.evaluate(SILENT_PICTURES) == []
     if width == 1280:
         assert page.evaluate(CUT_CODE) == [], "code is cut off on a laptop"
+        page.wait_for_timeout(700)  # a fading text has little contrast
         assert serious(page) == []
 
 
