@@ -104,8 +104,8 @@ def matvec(
 ) -> Tensor:
     """Return x [B, K] times weight [N, K] transposed, plus bias [N] and residual [B, N]: [B, N].
 
-    Each row of the result is bit for bit the same whatever the other rows and the threads. More
-    than 16 rows go to torch, unless a backend is named.
+    By "simd" each row of the result is bit for bit the same whatever the other rows and the
+    threads. More than 16 rows go to torch, unless a backend is named.
     """
     _fit("weight", weight, (None, x.shape[1]))
     _fit("bias", bias, (weight.shape[0],))
