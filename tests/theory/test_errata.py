@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import string
+from pathlib import Path
 
 import pytest
 
 from inferlab.theory import errata
 
+REFERENCES = Path(__file__).parents[2] / "book" / "references.bib"
 ERRATA = {entry.number: entry for entry in errata.all()}
 #: The statements that a check of the articles found wrong, and those that need a condition.
 WRONG = {11, 33, 43, 58, 78, 108}
@@ -19,10 +22,11 @@ CAVEATS = {
 EXPECTED = {
     1: {"logistic": 0.5, "decode": 1.0},
     2: {"shallow": 1000, "deep": 2000},
-    6: {"parameters": 61_706},
+    6: {"parameters": 61_706, "year": 2012, "times": 60_965_224 / 61_706},
     8: {"epyc": 96, "xeon": 56},
     9: {"peak": 115, "ridge": 373, "gpu": 295, "slow": 307, "fast": 3350},
     10: {"lanes": 16_896, "share": 93.7},
+    11: {"cuda": 2007, "alexnet": 2012},
     13: {"pairs": 2_098_176},
     16: {"windowed": 2.07, "full": 4.0},
     17: {"large": 1.9, "small": 25, "half": 104_450, "small_half": 6_144},
@@ -40,6 +44,7 @@ EXPECTED = {
     50: {"share": 25},
     52: {"macs": 1000, "flops": 2000},
     53: {"bf16": 295, "int4": 74},
+    55: {"many": 2000, "one": 1},
     65: {"ideal": 145.9, "fused": 186, "unfused": 249, "intensity": 1991, "least": 1165},
     71: {"int8": 2, "int4": 4},
     74: {"weights": 137.95, "room": 85.5, "one": 24.38, "h200": 34.9, "two": 48.8},
@@ -53,9 +58,11 @@ EXPECTED = {
     93: {"alone": 0.407, "crowded": 88.6},
     95: {"tpot": 40, "longest": 100},
     96: {"ms": 3.35, "percent": 17},
+    97: {"throughput": 2000, "goodput": 10, "requests": 20},
     106: {"matrices": 1000},
     107: {"share": 4.1},
     108: {"less": 3.8},
+    109: {"scale": 8, "others": 8},
     113: {"own": 8, "context": 1447},
     116: {"rows": 9, "most": 0.6},
 }
@@ -87,3 +94,16 @@ def test_a_correction_is_short_enough_to_be_read(number):
     assert 40 <= len(entry.text) <= 330
     assert entry.said.endswith(".")
     assert entry.text.endswith(".")
+
+
+def test_the_authors_and_the_year_are_those_of_the_article_itself():
+    entry = re.search(r"williams2009roofline,(.*?)\n}", REFERENCES.read_text("utf-8"), re.DOTALL)
+    field = dict(re.findall(r"(\w+)\s*=\s*{(.*?)}", entry[1]))
+    names = (" ".join(reversed(name.split(", "))) for name in field["author"].split(" and "))
+    assert all(name in ERRATA[58].text for name in names)
+    assert field["year"] in ERRATA[58].text
+
+
+def test_each_correction_computes_its_numbers():
+    """What has no number stands here: a name, which the test above looks up."""
+    assert {n for n, entry in ERRATA.items() if not entry.values()} == {58}

@@ -54,6 +54,25 @@ def lenet5_parameters() -> Mapping[str, int]:
     )
 
 
+def alexnet_parameters() -> Mapping[str, int]:
+    """Return AlexNet's parameters by layer (Krizhevsky et al. 2012).
+
+    Layers 2, 4 and 5 are split over two GPUs: each half sees half of the maps below it.
+    """
+    return MappingProxyType(
+        {
+            "conv1": convolution_parameters(3, 96, 11),
+            "conv2": convolution_parameters(96 // 2, 256, 5),
+            "conv3": convolution_parameters(256, 384, 3),
+            "conv4": convolution_parameters(384 // 2, 384, 3),
+            "conv5": convolution_parameters(384 // 2, 256, 3),
+            "fc6": (256 * 6 * 6 + 1) * 4096,
+            "fc7": (4096 + 1) * 4096,
+            "fc8": (4096 + 1) * 1000,
+        }
+    )
+
+
 def convolution(inputs: int, outputs: int, kernel: int, side: int, *, element: float = 4) -> Part:
     """Return a convolution's cost on a square output of `side`: its weights serve every place."""
     macs = outputs * inputs * kernel * kernel * side * side

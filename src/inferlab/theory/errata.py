@@ -14,6 +14,7 @@ from inferlab.theory import (
     classical,
     costs,
     hardware,
+    inside,
     latency,
     limits,
     measurements,
@@ -187,8 +188,13 @@ _ERRATA = (
         "01-classical-vs-neural",
         "LeNet made people ask for a GPU.",
         "LeNet-5 has {parameters:,.0f} parameters and ran on processors of its day. The turn to "
-        "GPUs came with AlexNet in 2012, a thousand times larger.",
-        lambda: {"parameters": sum(classical.lenet5_parameters().values())},
+        "GPUs came with AlexNet in {year:.0f}, {times:,.0f} times larger.",
+        lambda: {
+            "parameters": sum(classical.lenet5_parameters().values()),
+            "year": next(year for year, event in inside.GPU_YEARS.items() if "AlexNet" in event),
+            "times": sum(classical.alexnet_parameters().values())
+            / sum(classical.lenet5_parameters().values()),
+        },
     ),
     Erratum(
         8,
@@ -235,8 +241,13 @@ _ERRATA = (
         "wrong",
         "02-simd-vs-gpu",
         "GPUs exist because models grew.",
-        "GPUs were made for graphics, and CUDA is of 2007. They won machine learning because they "
-        "were there and fitted.",
+        "GPUs were made for graphics. CUDA opened them to any program in {cuda:.0f}, and AlexNet "
+        "borrowed two of them in {alexnet:.0f}. They won machine learning because they were there "
+        "and fitted.",
+        lambda: {
+            name.lower(): next(year for year, event in inside.GPU_YEARS.items() if name in event)
+            for name in ("CUDA", "AlexNet")
+        },
     ),
     Erratum(
         13,
@@ -449,8 +460,13 @@ _ERRATA = (
         "caveat",
         "08-prefill-and-decode",
         "Prefill and decode run the same kernels.",
-        "The same formulas. Engines keep one kernel for many tokens and another for one, since a "
-        "product with one vector can use nothing twice.",
+        "The same formulas. A product with 2,000 tokens does {many:,.0f} operations with a byte of "
+        "weights, one with a single token {one:.0f}: it can use nothing twice. So engines keep "
+        "a kernel for each.",
+        lambda: {
+            "many": costs.prefill(_seventy(), 2000).parts["ffn"].intensity,
+            "one": costs.decode_step(_seventy(), 0).parts["ffn"].intensity,
+        },
     ),
     Erratum(
         58,
@@ -611,7 +627,10 @@ _ERRATA = (
         "14-ttft-tpot-goodput",
         "Goodput counts tokens that come in time.",
         "It counts requests: those a second that keep every promise or, in the paper that made "
-        "the word known here, the highest rate at which nine of ten do.",
+        "the word known here, the highest rate at which nine of ten do. A server with "
+        "{throughput:,.0f} tokens/s whose every other first token is late has a goodput of "
+        "{goodput:.0f} of its {requests:.0f} requests/s.",
+        lambda: _every_other_late(),
     ),
     Erratum(
         106,
@@ -653,8 +672,10 @@ _ERRATA = (
         "caveat",
         "03-attention-is-quadratic",
         "Attention is shown as softmax(q k) v, and a step as that and an MLP.",
-        "Missing are the division by the square root of the head's width, heads, rotation, the "
-        "output projection, residuals and norms.",
+        "Missing are a division by the square root of a head's width ({scale:.0f} in SmolLM2), the "
+        "other heads of a layer ({others:.0f} there), rotation, the output projection, residuals "
+        "and norms.",
+        lambda: {"scale": _small().head_dim ** 0.5, "others": _small().heads - 1},
     ),
     Erratum(
         113,
@@ -692,6 +713,18 @@ def _smollm2_file_bytes() -> float:
 def _one_stream() -> Values:
     times = latency.RequestTimes(scheduled=0, pieces=(0.5, 0.51, 0.52, 0.62))
     return {"tpot": 1e3 * (times.tpot or 0), "longest": 1e3 * max(times.itl)}
+
+
+def _every_other_late() -> Values:
+    """Return what a second of 20 answers of 100 tokens counts for, half of them begun too late."""
+    requests = [
+        latency.RequestTimes(0, (start, 1.0), output_tokens=100) for start in (0.2, 0.8) * 10
+    ]
+    return {
+        "throughput": latency.throughput(requests, 1),
+        "goodput": latency.goodput(requests, {"ttft": 0.5}, 1),
+        "requests": len(requests),
+    }
 
 
 def _window_share() -> float:
