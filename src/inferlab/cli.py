@@ -11,7 +11,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
@@ -430,6 +430,95 @@ def bench_prefill(
         _note(found["peers_note"])
 
 
+@bench.command("load")
+def bench_load(
+    url: Annotated[str, typer.Option(help="The server: its address, with or without /v1.")],
+    rate: Annotated[
+        list[float] | None,
+        typer.Option(help="Requests a second, on average; may be repeated for a sweep."),
+    ] = None,
+    concurrency: Annotated[
+        list[int] | None,
+        typer.Option(help="In place of a rate: requests under way all the time; may be repeated."),
+    ] = None,
+    slo: Annotated[
+        str | None, typer.Option(help="What is promised, such as ttft=500ms,tpot=50ms,e2e=10s.")
+    ] = None,
+    requests: Annotated[int, typer.Option(help="Requests at each rate.")] = 100,
+    arrivals: Annotated[str, typer.Option(help="poisson, or gamma with --burstiness.")] = "poisson",
+    burstiness: Annotated[
+        float | None, typer.Option(help="With gamma: below 1 in bursts, above 1 evenly.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same requests.")] = 0,
+    prompts: Annotated[
+        Path | None, typer.Option(help="A prompt a line, or .jsonl with prompt or messages.")
+    ] = None,
+    prompt_tokens: Annotated[
+        str | None, typer.Option(help="Length of made-up prompts, such as 64 or 20-200.")
+    ] = None,
+    output_tokens: Annotated[
+        str | None, typer.Option(help="The most tokens of an answer, such as 64 or 20-200.")
+    ] = None,
+    warm_ups: Annotated[int, typer.Option(help="Requests before the clock starts; left out.")] = 3,
+    chat: Annotated[bool, typer.Option("--chat", help="Ask /v1/chat/completions.")] = False,
+    model: Annotated[
+        str | None, typer.Option(help="The model's name there; the server's first if left out.")
+    ] = None,
+    ignore_eos: Annotated[
+        bool,
+        typer.Option("--ignore-eos", help="Ask for answers of full length (vLLM's field, ours)."),
+    ] = False,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="OPENAI_API_KEY", help="The key, if the server wants one.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds until a request has failed.")] = 600.0,
+    picture: Annotated[Path | None, typer.Option(help="An .svg to draw the result to.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Send requests at their own times to any OpenAI-compatible server; see what is in time."""
+    from inferlab.measure import load, load_report
+
+    promised = load.promises(slo) if slo is not None else {}
+    target, plans = load.plan(
+        url,
+        rates=rate or (),
+        concurrencies=concurrency or (),
+        requests=requests,
+        burstiness=load.burstiness(arrivals, burstiness),
+        seed=seed,
+        prompts=prompts,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        warm_ups=warm_ups,
+        chat=chat,
+        model=model,
+        ignore_eos=ignore_eos,
+        api_key=api_key,
+        timeout=timeout,
+    )
+    if picture is not None and picture.suffix != ".svg":
+        raise InferlabError(f"picture is {picture}: its name must end in .svg")
+    with _interruptible():
+        runs = [
+            load_report.summary(load.checked(go(done)), promised)
+            for go, done in _counted(plans, requests)
+        ]
+    found = load_report.whole(target, runs, promised)
+    if picture is not None:
+        from inferlab.figures import style
+
+        picture.write_text(style.svg(load_report.picture(runs, promised)), encoding="utf-8")
+    if as_json:
+        print(json.dumps(found, allow_nan=False))
+        return
+    console = Console(highlight=False)
+    console.print(load_report.table(runs))
+    for line in load_report.remarks(runs):
+        console.print(line, markup=False)
+    if promised and rate:
+        console.print(load_report.verdict(found), markup=False)
+
+
 @bench.command("kernels")
 def bench_kernels(
     compile_: Annotated[
@@ -632,6 +721,22 @@ def _bar(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
             disable=not console.is_terminal,
         )
     )
+
+
+def _counted(
+    plans: Sequence[Callable[[Callable[[], object]], Item]], each: int
+) -> Iterator[tuple[Callable[[Callable[[], object]], Item], Callable[[], object]]]:
+    """Yield each plan with what to call at the end of a request: a bar on a terminal's stderr."""
+    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task("sending requests", total=len(plans) * each)
+        for plan in plans:
+            yield plan, lambda: progress.advance(task)
 
 
 @contextlib.contextmanager
