@@ -14,8 +14,9 @@ from inferlab.errors import InferlabError, unknown
 from inferlab.kernels.quantised import BLOCK, Quantised, from_blocks, quantise
 from inferlab.model import config, gguf_tokenizer, tokenizer
 from inferlab.model.config import ModelConfig
-from inferlab.model.gguf import GGUF, Format
+from inferlab.model.gguf import GGUF, Format, widen
 from inferlab.model.safetensors import Safetensors
+from inferlab.model.sharding import ALL, Group, ShardedTransformer, Share, shares
 from inferlab.model.tokenizer import Tokenizer
 from inferlab.model.transformer import FLOATS, Layer, Matrix, Transformer, Weights
 
@@ -61,12 +62,20 @@ class Checkpoint:
     config: ModelConfig
     file: GGUF | Safetensors
     _tokenizer: Tokenizer | None = field(default=None, repr=False)
+    _shared: tuple[Share, Group] | None = field(default=None, repr=False)
 
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer. Its end tokens are those of every source together."""
         if self._tokenizer is None:
             raise InferlabError(f"{self.path} has no tokenizer.json: it works on token ids only")
         return self._tokenizer
+
+    def shared(self, group: Group) -> Checkpoint:
+        """Return what this rank of a group holds: `load` then reads that alone.
+
+        Raises InferlabError, naming the field, if so many ranks can't share the model.
+        """
+        return replace(self, _shared=(shares(self.config, group.size)[group.rank], group))
 
     def load(
         self,
@@ -103,7 +112,7 @@ class Checkpoint:
         embedding = matrix("embedding")
         layers = [layer(index) for index in range(self.config.layers)]
         head = embedding if self.config.tied else matrix("head")
-        model = Transformer(self.config, Weights(embedding, layers, tensor("norm"), head))
+        model = self._transformer(Weights(embedding, layers, tensor("norm"), head))
         if quantize in QUANTIZE and model.formats.keys() <= set(FLOATS.values()):
             raise InferlabError(f"quantize {quantize}: no matrix has a multiple of {BLOCK} columns")
         return model
@@ -123,9 +132,18 @@ class Checkpoint:
         if not isinstance(self.file, GGUF):
             raise InferlabError(f"{self.path} is not a GGUF file: it has no stored blocks")
         name = self.name(part, layer)
-        entry = self.file.entry(name)
+        entry, form = self.file.entry(name), self.file.entry(name).format
         self._check(name, part, entry.shape)
-        return entry.format, unpermute(self.file.blocks(name), self._permuted_heads(part))
+        rows, columns = self._cut(part, form.width)
+        if columns != ALL:
+            columns = slice(*(at // form.width * form.size for at in (columns.start, columns.stop)))
+        blocks = self.file.blocks(name)[rows, columns]
+        return form, unpermute(blocks, self._permuted_heads(part))
+
+    def _transformer(self, weights: Weights) -> Transformer:
+        if self._shared is None:
+            return Transformer(self.config, weights)
+        return ShardedTransformer(self.config, weights, *self._shared)
 
     def _quantised(self, part: str, layer: int | None, quantize: str | None) -> Quantised | None:
         """Return a matrix in the blocks that it has, or that `quantize` asks for; else None."""
@@ -142,16 +160,39 @@ class Checkpoint:
                 return from_blocks(raw, BLOCKS[form])
         if wanted is None or self._shape(part)[1] % BLOCK:
             return None
+        self._cut(part, BLOCK)
         return quantise(self._read(part, layer), wanted)
 
     def _read(self, part: str, layer: int | None = None) -> Tensor:
         """Return a tensor in memory of its own, its shape checked, its rows in our order."""
-        name = self.name(part, layer)
-        tensor = self.file.tensor(name)
-        self._check(name, part, tuple(tensor.shape))
-        if isinstance(tensor, Tensor):
-            return tensor.clone()  # until here it was the mapped file
-        return torch.from_numpy(unpermute(tensor, self._permuted_heads(part)))
+        name, vector = self.name(part, layer), len(self._shape(part)) == 1
+        rows, columns = self._cut(part)
+        if isinstance(self.file, GGUF):
+            entry = self.file.entry(name)
+            self._check(name, part, entry.shape)
+            wide = widen(self.file.blocks(name)[rows], entry.format)[:, columns]
+            ours = unpermute(wide[0] if vector else wide, self._permuted_heads(part))
+            return torch.from_numpy(ours).contiguous()
+        whole = self.file.tensor(name)
+        self._check(name, part, tuple(whole.shape))
+        # Until it is cloned it is the mapped file.
+        return whole[columns].clone() if vector else whole[rows, columns].clone()
+
+    def _cut(self, part: str, block: int = 1) -> tuple[slice, slice]:
+        """Return the rows and columns to read of a part, whose columns come in whole blocks.
+
+        A vector is one row.
+        """
+        if self._shared is None:
+            return ALL, ALL
+        share, group = self._shared
+        rows, columns = share.cut(part, self.config.head_dim)
+        if columns != ALL and (columns.start % block or columns.stop % block):
+            raise InferlabError(
+                f"{self.path}: {group.size} ranks would cut the columns of {part!r} inside a block"
+                f' of {block} weights: take fewer ranks, or quantize="none"'
+            )
+        return rows, columns
 
     def _check(self, name: str, part: str, shape: tuple[int, ...]) -> None:
         expected = self._shape(part)
@@ -167,7 +208,8 @@ class Checkpoint:
         """Return how many heads of a tensor GGUF stores with interleaved pairs; 0 for none."""
         if not isinstance(self.file, GGUF) or self.config.family != "llama":
             return 0
-        return {"q": self.config.heads, "k": self.config.kv_heads}.get(part.split("_")[0], 0)
+        own = self._shared[0].config(self.config) if self._shared else self.config
+        return {"q": own.heads, "k": own.kv_heads}.get(part.split("_")[0], 0)
 
 
 def open(path: Path) -> Checkpoint:

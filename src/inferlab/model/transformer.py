@@ -128,10 +128,10 @@ class Transformer:
             x = x + self._attention(
                 index, layer, rms_norm(x, layer.attn_norm, eps), cos, sin, cache
             )
-            x = x + mlp(layer, rms_norm(x, layer.mlp_norm, eps))
+            x = x + self._mlp(layer, rms_norm(x, layer.mlp_norm, eps))
         cache.advance(ids.shape[1])
         x = rms_norm(x[:, -1] if logits == "last" else x, w.norm, eps)
-        return linear(x, w.head).float()
+        return self._logits(x).float()
 
     def _embed(self, ids: Tensor) -> Tensor:
         table = self.weights.embedding
@@ -151,6 +151,14 @@ class Transformer:
         out = cache.attend(index, rotate(q, cos, sin), rotate(k, cos, sin), v)
         return linear(out.flatten(2), layer.o, layer.o_bias)
 
+    def _mlp(self, layer: Layer, x: Tensor) -> Tensor:
+        """SwiGLU (Shazeer 2020): down(silu(gate x) * up x)."""
+        gate, up = linears(x, (layer.gate, None), (layer.up, None))
+        return linear(F.silu(gate) * up, layer.down)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return linear(x, self.weights.head)
+
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Scale x [..., n] to a root mean square of one, then by `weight` [n].
@@ -160,9 +168,3 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (wide * scale * weight.float()).to(x.dtype)
-
-
-def mlp(layer: Layer, x: Tensor) -> Tensor:
-    """SwiGLU (Shazeer 2020): down(silu(gate x) * up x)."""
-    gate, up = linears(x, (layer.gate, None), (layer.up, None))
-    return linear(F.silu(gate) * up, layer.down)

@@ -1,0 +1,218 @@
+"""Ranks in processes of their own, over gloo: the logits and the tokens of one process."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from inferlab.errors import InferlabError
+from inferlab.model import checkpoint, source
+from inferlab.model import config as configs
+from inferlab.model.checkpoint import OF_LAYER, OF_MODEL, layer_shapes, model_shapes
+from inferlab.model.sharding import shares
+
+RANKS = Path(__file__).with_name("ranks.py")
+_spec = importlib.util.spec_from_file_location("ranks", RANKS)
+ranks = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(ranks)
+
+SECONDS = 240
+SIZES = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 258,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": False,
+}
+MODELS = {
+    "llama": {},
+    "tied": {"tie_word_embeddings": True},
+    "biased": {"attention_bias": True},
+    "qwen2": {"model_type": "qwen2"},
+    "qwen3": {"model_type": "qwen3", "head_dim": 24, "tie_word_embeddings": True},
+    "window": {"model_type": "mistral", "sliding_window": 5},
+    "odd-width": {"intermediate_size": 71},
+    "six-heads": {"num_attention_heads": 6, "num_key_value_heads": 6, "head_dim": 16},
+    "nine-heads": {"num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 16},
+    "eight-heads": {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 16,
+        "attention_bias": True,
+    },
+    "vocab-383": {"vocab_size": 383, "tie_word_embeddings": True},
+}
+#: Models by number of ranks: all on two, beyond that those whose sizes are the question.
+FLOATS = {
+    2: tuple(MODELS),
+    3: ("biased", "nine-heads", "eight-heads", "vocab-383"),
+    4: ("llama", "six-heads", "nine-heads"),
+    8: ("eight-heads",),
+}
+#: On two ranks, and quantised while loading.
+ROUNDED = [("eight-heads", "q8"), ("nine-heads", "q4"), ("qwen3", "q8")]
+
+
+def config(name):
+    return configs.from_fields(SIZES | MODELS[name])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return the function that writes (once) a model of MODELS to a folder, weights drawn wide."""
+
+    @cache
+    def write(name):
+        path, c = tmp_path_factory.mktemp(name), config(name)
+        generator = torch.Generator().manual_seed(7)
+
+        def draw(part, shape):
+            return 0.2 * torch.randn(shape, generator=generator) + ("norm" in part)
+
+        tensors = {
+            f"model.layers.{layer}.{OF_LAYER[part][0]}": draw(part, shape)
+            for layer in range(c.layers)
+            for part, shape in layer_shapes(c).items()
+        }
+        for part, shape in model_shapes(c).items():
+            if part != "head" or not c.tied:
+                tensors[OF_MODEL[part][0]] = draw(part, shape)
+        (path / "config.json").write_text(json.dumps(SIZES | MODELS[name]))
+        save_file(tensors, path / "model.safetensors")
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory, folder):
+    """Return what each rank of so many saw, by job: seen[ranks][rank][name]."""
+    out = tmp_path_factory.mktemp("seen")
+
+    def job(name, path, quantize=None):
+        return {"name": name, "path": str(path), "quantize": quantize}
+
+    jobs = {ranks: [job(name, folder(name)) for name in names] for ranks, names in FLOATS.items()}
+    jobs[2] += [job(f"{name} {how}", folder(name), how) for name, how in ROUNDED]
+    if source.installed():
+        jobs[2].append(job("gguf", source.installed()))
+    (out / "jobs.json").write_text(json.dumps(jobs))
+    finish([sys.executable, str(RANKS), str(out)])
+    return {n: [torch.load(out / f"{n}-{rank}.pt") for rank in range(n)] for n in jobs}
+
+
+def finish(command, **options):
+    """Run a command with all that it starts, and leave nothing of it behind; return its output."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command, env=environment, text=True, stderr=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        _, said = process.communicate(timeout=SECONDS)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, said
+
+
+ALL = [(ranks, name) for ranks, names in FLOATS.items() for name in names]
+
+
+@pytest.mark.parametrize(("size", "name"), ALL)
+def test_case_50_every_rank_has_the_logits_of_one_process(seen, folder, size, name):
+    want = ranks.run(checkpoint.open(folder(name)).load())
+    assert want["steps"].std() > 0.5  # far from flat
+    for got in (rank[name] for rank in seen[size]):
+        for part in ("read", "steps"):
+            torch.testing.assert_close(got[part], want[part], atol=1e-4, rtol=0)
+        assert got["tokens"] == want["tokens"]
+        assert got["read"].shape[-1] == config(name).vocab  # a padded token can't be sampled
+
+
+@pytest.mark.parametrize(("size", "name"), ALL)
+def test_a_rank_holds_its_own_heads_and_its_part_of_the_bytes(seen, folder, size, name):
+    whole, kv = ranks.run(checkpoint.open(folder(name)).load()), config(name).kv_heads
+    got = [rank[name] for rank in seen[size]]
+    assert sum(rank["kv_heads"] for rank in got) == max(kv, size)
+    norms = 4 * 64 * (2 * 2 + 1)
+    assert max(rank["bytes"] for rank in got) < (whole["bytes"] - norms) * 0.7 + norms
+    assert sum(rank["bytes"] for rank in got) >= whole["bytes"]
+
+
+@pytest.mark.parametrize(("name", "how"), ROUNDED[:2])
+def test_weights_rounded_while_loading_are_the_parts_of_those_of_one_process(
+    seen, folder, name, how
+):
+    want = ranks.run(checkpoint.open(folder(name)).load(quantize=how))
+    for got in (rank[f"{name} {how}"] for rank in seen[2]):
+        assert got["formats"] == want["formats"]
+        torch.testing.assert_close(got["steps"], want["steps"], atol=1e-4, rtol=0)
+
+
+def test_blocks_that_ranks_would_cut_are_refused_by_name(seen):
+    for got in (rank["qwen3 q8"] for rank in seen[2]):
+        assert "2 ranks would cut the columns of 'o' inside a block of 32" in got["error"]
+
+
+@pytest.mark.skipif(source.installed() is None, reason="make setup fetches SmolLM2")
+def test_smollm2_is_shared_as_its_file_stores_it(seen):
+    """Blocks of 4 bits, rows of q and k in llama.cpp's order, three KV heads on two ranks."""
+    want = ranks.run(checkpoint.open(source.installed()).load())
+    got = [rank["gguf"] for rank in seen[2]]
+    assert [rank["kv_heads"] for rank in got] == [1, 2]
+    for rank in got:
+        assert rank["formats"] == want["formats"]
+        assert rank["tokens"] == want["tokens"]
+        torch.testing.assert_close(rank["read"], want["read"], atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (4, 2), (6, 6), (8, 4), (9, 3), (12, 3), (32, 8)])
+def test_every_head_is_somewhere_and_a_rank_has_the_kv_heads_it_needs(heads):
+    query, kv = heads
+    fields = {"num_attention_heads": query, "num_key_value_heads": kv, "head_dim": 16}
+    fields["vocab_size"] = 1999
+    c = configs.from_fields(SIZES | fields)
+    for size in range(1, query + 1):
+        try:
+            found = shares(c, size)
+        except InferlabError:
+            assert size > kv
+            assert query // kv < -(-size // kv)  # more ranks on a KV head than read it
+            continue
+        assert [h for share in found for h in share.heads] == list(range(query))
+        assert {h for share in found for h in share.kv_heads} == set(range(kv))
+        for share in found:
+            each = len(share.heads) // len(share.kv_heads)
+            needed = [h // (query // kv) for h in share.heads]
+            assert needed == [share.kv_heads[i // each] for i in range(len(share.heads))]
+        assert [t for share in found for t in share.tokens] == list(range(c.vocab))
+        assert [i for share in found for i in share.channels] == list(range(c.intermediate))
+
+
+@pytest.mark.parametrize(
+    ("fields", "size", "named"),
+    [
+        ({}, 5, "num_attention_heads 4"),
+        ({"num_attention_heads": 6, "head_dim": 16}, 7, "num_attention_heads 6"),
+        ({"intermediate_size": 3}, 4, "intermediate_size 3"),
+        ({"vocab_size": 5}, 4, "vocab_size 5"),
+    ],
+)
+def test_case_50_a_model_too_small_for_the_ranks_is_refused_by_name(fields, size, named):
+    with pytest.raises(InferlabError, match=f"{named} is too small to be shared by {size} ranks"):
+        shares(configs.from_fields(SIZES | fields), size)
