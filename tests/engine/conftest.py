@@ -119,6 +119,12 @@ def random_model(**fields) -> Transformer:
     return Transformer(config, Weights(draw("", table), layers, norm, draw("", table)))
 
 
+@pytest.fixture(name="random_model")
+def _random_model():
+    """Return a function from a config's fields to a small random transformer."""
+    return random_model
+
+
 @pytest.fixture(params=["torch", "simd"])
 def tiny(request):
     """A random model on each kind of kernels."""

@@ -9,6 +9,7 @@ import torch
 
 from inferlab.engine.cpu_decode import CpuDecoder, supports
 from inferlab.engine.kv_cache import ContiguousCache
+from inferlab.engine.paged_cache import PagedCache
 from inferlab.errors import InferlabError
 from inferlab.kernels import backends, reference
 from inferlab.kernels.quantised import quantise
@@ -84,6 +85,11 @@ def filled(model, lengths, capacity=560):
     return cache
 
 
+def step(model, cache, ids, **options):
+    """One step by the SIMD kernels."""
+    return CpuDecoder(model, cache, **options).step(ids, cache)
+
+
 def forward(model, ids, cache):
     """One token a row by torch, row by row: what is poisoned beyond a row is never seen."""
     rows = [cache.row(b) for b in range(cache.batch)]
@@ -102,7 +108,7 @@ def test_steps_equal_the_torch_pass(fields, lengths):
     for _ in range(4):
         ids = torch.randint(0, model.config.vocab, (len(lengths),), generator=generator)
         right = forward(model, ids, theirs)
-        got = decoder.step(ids)
+        got = decoder.step(ids, ours)
         assert got.shape == right.shape
         torch.testing.assert_close(got, right, atol=2e-4, rtol=1e-4)
     assert ours.lengths.tolist() == theirs.lengths.tolist() == [n + 4 for n in lengths]
@@ -116,13 +122,13 @@ def test_a_row_of_a_batch_is_bit_for_bit_what_it_is_alone(batch):
     lengths = [(b * 37) % 530 for b in range(batch)]
     together = filled(model, lengths)
     ids = torch.arange(batch) + 3
-    logits = CpuDecoder(model, together, threads=2).step(ids)
+    logits = step(model, together, ids, threads=2)
     whole = filled(model, lengths)
     for b in range(batch):
         alone = ContiguousCache(model.config, 1, 560)
         alone.k[:], alone.v[:] = whole.k[:, b : b + 1], whole.v[:, b : b + 1]
         alone.lengths[0] = lengths[b]
-        one = CpuDecoder(model, alone, threads=1).step(ids[b : b + 1])
+        one = step(model, alone, ids[b : b + 1], threads=1)
         assert torch.equal(logits[b], one[0])
         assert torch.equal(together.k[:, b].nan_to_num(9), alone.k[:, 0].nan_to_num(9))
 
@@ -133,9 +139,9 @@ def test_threads_that_lose_their_cores_change_no_bit(threads):
     model = random_model(num_hidden_layers=6, vocab_size=4097)
     caches = [filled(model, [200, 3]), filled(model, [200, 3])]
     decoders = [CpuDecoder(model, c, threads=n) for c, n in zip(caches, (1, threads), strict=True)]
-    for step in range(30):
-        ids = torch.tensor([step, step + 40])
-        one, many = (decoder.step(ids) for decoder in decoders)
+    for token in range(30):
+        ids = torch.tensor([token, token + 40])
+        one, many = (d.step(ids, c) for d, c in zip(decoders, caches, strict=True))
         assert torch.equal(one, many)
     assert torch.equal(caches[0].k.nan_to_num(9), caches[1].k.nan_to_num(9))
 
@@ -159,19 +165,19 @@ def test_quantised_weights_with_float32_activations_equal_the_widened_model():
     model, wide = quantised_model()
     ours, theirs = filled(model, [127, 0, 5]), filled(wide, [127, 0, 5])
     decoder = CpuDecoder(model, ours, threads=2, activations="float32")
-    for step in range(3):
-        ids = torch.tensor([step, step + 50, 130])
+    for token in range(3):
+        ids = torch.tensor([token, token + 50, 130])
         right = forward(wide, ids, theirs)
-        torch.testing.assert_close(decoder.step(ids), right, atol=2e-4, rtol=1e-4)
+        torch.testing.assert_close(decoder.step(ids, ours), right, atol=2e-4, rtol=1e-4)
 
 
 def test_int8_activations_stay_near_the_widened_model_and_are_the_default():
     model, wide = quantised_model()
     ids = torch.tensor([7, 70])
     right = forward(wide, ids, filled(wide, [60, 2]))
-    got = CpuDecoder(model, filled(model, [60, 2])).step(ids)
+    got = step(model, filled(model, [60, 2]), ids)
     assert 1e-4 < reference.rms_ratio(got, right) < 2e-2
-    asked = CpuDecoder(model, filled(model, [60, 2]), activations="int8").step(ids)
+    asked = step(model, filled(model, [60, 2]), ids, activations="int8")
     assert torch.equal(got, asked)
 
 
@@ -181,41 +187,67 @@ def test_a_row_of_quantised_decoding_is_bit_for_bit_what_it_is_alone(batch, acti
     model, _ = quantised_model()
     lengths, ids = [(b * 37) % 530 for b in range(batch)], torch.arange(batch) + 3
     together, whole = filled(model, lengths), filled(model, lengths)
-    logits = CpuDecoder(model, together, threads=2, activations=activations).step(ids)
+    logits = step(model, together, ids, threads=2, activations=activations)
     for b in range(batch):
         alone = ContiguousCache(model.config, 1, 560)
         alone.k[:], alone.v[:] = whole.k[:, b : b + 1], whole.v[:, b : b + 1]
         alone.lengths[0] = lengths[b]
-        decoder = CpuDecoder(model, alone, threads=1, activations=activations)
-        assert torch.equal(logits[b], decoder.step(ids[b : b + 1])[0])
+        one = step(model, alone, ids[b : b + 1], threads=1, activations=activations)
+        assert torch.equal(logits[b], one[0])
 
 
 def test_a_view_of_some_rows_of_a_cache():
     model = random_model()
     whole = filled(model, [5, 200, 60])
     right = forward(model, torch.tensor([4]), filled(model, [5, 200, 60]).row(1))
-    got = CpuDecoder(model, whole.row(1)).step(torch.tensor([4]))
+    got = step(model, whole.row(1), torch.tensor([4]))
     torch.testing.assert_close(got, right, atol=1e-4, rtol=1e-4)
     assert whole.lengths.tolist() == [5, 201, 60]
 
 
+@pytest.mark.parametrize("fields", [VARIANTS["llama"], VARIANTS["window"], VARIANTS["qwen3"]])
+@pytest.mark.parametrize("size", [1, 4, 16, 100, 128])
+def test_pages_anywhere_give_the_bits_of_a_contiguous_cache(fields, size):
+    model = random_model(**fields, max_position_embeddings=400)
+    lengths, ids = [300, 0, 129, 5], torch.tensor([1, 2, 3, 4])
+    whole = filled(model, lengths, capacity=400)
+    most = -(-400 // size)
+    memory = PagedCache(model.config, len(lengths) * most, size)
+    memory.k.fill_(math.nan), memory.v.fill_(math.nan)
+    order = torch.randperm(len(lengths) * most, generator=torch.Generator().manual_seed(5))
+    tables = [order[b::4].tolist()[: length // size + 1] for b, length in enumerate(lengths)]
+    for b, table in enumerate(tables):
+        for paged, flat in ((memory.k, whole.k), (memory.v, whole.v)):
+            for place, block in enumerate(table):
+                part = flat[:, b, :, place * size : (place + 1) * size]
+                paged[:, block, :, : part.shape[2]] = part
+    rows = memory.rows(tables, lengths)
+    assert torch.equal(step(model, rows, ids, threads=2), step(model, whole, ids, threads=2))
+    assert rows.lengths.tolist() == [n + 1 for n in lengths]
+    for b, (table, length) in enumerate(zip(tables, lengths, strict=True)):
+        block, slot = table[length // size], length % size
+        assert torch.equal(memory.k[:, block, :, slot], whole.k[:, b, :, length])
+        assert torch.equal(memory.v[:, block, :, slot], whole.v[:, b, :, length])
+
+
 def test_logits_of_earlier_steps_stay_as_they_were():
     model = random_model()
-    decoder = CpuDecoder(model, filled(model, [3]))
-    first = decoder.step(torch.tensor([1]))
+    cache = filled(model, [3])
+    decoder = CpuDecoder(model, cache)
+    first = decoder.step(torch.tensor([1]), cache)
     kept = first.clone()
-    decoder.step(torch.tensor([2]))
+    decoder.step(torch.tensor([2]), cache)
     assert torch.equal(first, kept)
 
 
 def test_weights_that_are_views_with_holes():
     model = random_model(attention_bias=True)
-    right = CpuDecoder(model, filled(model, [9])).step(torch.tensor([1]))
+    right = step(model, filled(model, [9]), torch.tensor([1]))
     for layer in model.weights.layers:
         for name, tensor in list(vars(layer).items()):
             if tensor is not None:
                 setattr(layer, name, torch.stack([tensor, tensor * math.nan], dim=-1)[..., 0])
-    assert torch.equal(right, CpuDecoder(model, filled(model, [9])).step(torch.tensor([1])))
+    assert torch.equal(right, step(model, filled(model, [9]), torch.tensor([1])))
 
 
 def test_case_29_a_full_cache_is_refused_and_stays_as_it_was():
@@ -223,7 +255,7 @@ def test_case_29_a_full_cache_is_refused_and_stays_as_it_was():
     cache = filled(model, [2, 4], capacity=4)
     decoder, before = CpuDecoder(model, cache), cache.k.clone()
     with pytest.raises(InferlabError, match="holds 4 positions a row; 5 would not fit"):
-        decoder.step(torch.tensor([1, 2]))
+        decoder.step(torch.tensor([1, 2]), cache)
     assert cache.lengths.tolist() == [2, 4]
     torch.testing.assert_close(cache.k, before, equal_nan=True)
 
@@ -233,10 +265,12 @@ def test_what_it_cannot_run_is_refused():
     cache = filled(model, [3, 4])
     for ids in ([1, 131], [-1, 1], [1]):
         with pytest.raises(InferlabError, match=r"ids is \[.*: 2 from 0 to 130 are needed"):
-            CpuDecoder(model, cache).step(torch.tensor(ids))
+            step(model, cache, torch.tensor(ids))
     assert cache.lengths.tolist() == [3, 4]
     with pytest.raises(InferlabError, match="batch 17 is above 16"):
-        CpuDecoder(model, ContiguousCache(model.config, 17, 4))
+        step(model, ContiguousCache(model.config, 17, 4), torch.zeros(17, dtype=torch.int64))
+    with pytest.raises(InferlabError, match="not in the memory"):
+        CpuDecoder(model, cache).step(torch.tensor([1, 2]), filled(model, [3, 4]))
     with pytest.raises(InferlabError, match="float32"):
         CpuDecoder(model, ContiguousCache(model.config, 1, 4, dtype=torch.bfloat16))
     with pytest.raises(InferlabError, match="unknown activations 'int4'"):
@@ -261,7 +295,7 @@ def test_smollm2_says_what_torch_says():
     tokens = [model.forward(prompt, cache.positions(len(ids)), cache).argmax(-1)]
     decoder, steps = CpuDecoder(model, cache), []
     for _ in range(64):
-        steps.append(decoder.step(tokens[-1]))
+        steps.append(decoder.step(tokens[-1], cache))
         tokens.append(steps[-1].argmax(-1))
     # One torch pass over the answer: it would have chosen every token of it.
     answer = torch.cat([prompt[0], *tokens[:-1]])[None]
@@ -283,9 +317,9 @@ def test_smollm2_on_its_own_blocks_says_what_the_widened_model_says():
     for cache in caches:
         wide.forward(torch.tensor([ids[:-1]]), cache.positions(len(ids) - 1), cache)
     token = torch.tensor(ids[-1:])
-    right = CpuDecoder(wide, caches[0]).step(token)
-    exact = CpuDecoder(stored, caches[1], activations="float32").step(token)
-    rounded = CpuDecoder(stored, caches[2]).step(token)
+    right = step(wide, caches[0], token)
+    exact = step(stored, caches[1], token, activations="float32")
+    rounded = step(stored, caches[2], token)
     assert reference.rms_ratio(exact, right) < 1e-4
     log_p, log_q = right.log_softmax(-1), rounded.log_softmax(-1)
     divergence = float((log_p.exp() * (log_p - log_q)).sum())  # Kullback and Leibler's, in nats

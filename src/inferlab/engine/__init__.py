@@ -3,5 +3,6 @@
 from inferlab.engine.llm import LLM, Piece, Stream
 from inferlab.engine.request import Completion
 from inferlab.engine.sampling import SamplingParams
+from inferlab.engine.serving import Engine
 
-__all__ = ["LLM", "Completion", "Piece", "SamplingParams", "Stream"]
+__all__ = ["LLM", "Completion", "Engine", "Piece", "SamplingParams", "Stream"]

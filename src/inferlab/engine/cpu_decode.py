@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inferlab.engine.kv_cache import ContiguousCache
+from inferlab.engine.kv_cache import Rows
 from inferlab.errors import InferlabError, unknown
 from inferlab.kernels import backends
 from inferlab.kernels.quantised import BLOCK, Quantised
@@ -88,30 +88,30 @@ def _angles(turns: rope.Rope, capacity: int) -> tuple[Tensor, Tensor]:
 
 
 class CpuDecoder:
-    """Decode steps of a `transformer` into `cache`, by the kernels of `kernels.cpu`.
+    """Decode steps of a `transformer` into the memory of `cache`, by the kernels of `kernels.cpu`.
 
-    Reads the transformer's own tensors and writes the cache's; a torch pass may come before or
-    after any step. `threads` defaults to one a physical core. Quantised matrices meet their
+    Reads the transformer's own tensors and writes the memory's pages. Any cache over the same
+    memory may take a step (`serves`), with up to 16 rows; a torch pass may come before or after
+    it. `threads` defaults to one a physical core. Quantised matrices meet their
     inputs rounded to int8, a scale for each 32 of them; with `activations` "float32", unrounded.
     """
 
     def __init__(
         self,
         transformer: Transformer,
-        cache: ContiguousCache,
+        cache: Rows,
         *,
         threads: int | None = None,
         activations: str = "auto",
     ) -> None:
         if activations not in ACTIVATIONS:
             raise unknown("activations", activations, ACTIVATIONS)
-        if not supports(transformer) or cache.k.dtype != torch.float32:
+        keys, values = self.pages = cache.pages
+        if not supports(transformer) or keys.dtype != torch.float32:
             raise InferlabError(
                 "the CPU decode step needs a cache in float32 on a CPU, and weights in float32 "
                 "or quantised with columns in whole blocks of 32"
             )
-        if cache.batch > MAX_BATCH:
-            raise InferlabError(f"batch {cache.batch} is above {MAX_BATCH} rows a decode step")
         if not ready(None):
             raise InferlabError(f"the CPU decode step cannot be compiled ({_failure[0]})")
         from inferlab.engine import cpu_step  # not before: numba takes half a second to import
@@ -119,37 +119,38 @@ class CpuDecoder:
         from inferlab.kernels.cpu.team import team
 
         config = transformer.config
-        self.transformer, self.cache = transformer, cache
+        self.transformer, self.capacity = transformer, cache.capacity
         self._team, self._kernel = team(threads), cpu_step.decode_step
         self._kept: list[Any] = []
         self._exact = activations == "float32"
 
-        batch, pairs, size = cache.batch, config.rope.dim // 2, config.head_dim
+        pairs, size = config.rope.dim // 2, config.head_dim
         splits = most_pieces(cache.capacity)
         self._layers = np.zeros(config.layers, cpu_step.LAYER)
         for index, layer in enumerate(transformer.weights.layers):
             self._fill(self._layers[index], layer)
             self._layers[index]["window"] = config.windows[index] or 0
-            self._layers[index]["keys"] = cache.k[index].data_ptr()
-            self._layers[index]["values"] = cache.v[index].data_ptr()
+            self._layers[index]["keys"] = keys[index].data_ptr()
+            self._layers[index]["values"] = values[index].data_ptr()
 
         step = self._step = np.zeros(1, cpu_step.STEP)
-        step["head_dim"], step["pairs"], step["batch"] = size, pairs, batch
+        step["head_dim"], step["pairs"] = size, pairs
         step["eps"], step["scale"], step["splits"] = config.norm_eps, size**-0.5, splits
         step["norm"] = self._address(transformer.weights.norm)
         step["embedding"] = self._matrix(transformer.weights.embedding)
         step["head"] = self._matrix(transformer.weights.head)
-        _, row, head, position, _ = (n * 4 for n in cache.k.stride())
-        step["cache_row"], step["cache_head"], step["cache_position"] = row, head, position
+        _, page, head, position, _ = (n * 4 for n in keys.stride())
+        step["block"], step["page"] = keys.shape[3], page
+        step["cache_head"], step["cache_position"] = head, position
 
         first = self._layers[0]
-        step["layer_bytes"] = cpu_step.layer_bytes(first, batch, size, splits)
-        step["own_bytes"] = cpu_step.own_bytes(first, batch, size)
+        step["layer_bytes"] = cpu_step.layer_bytes(first, MAX_BATCH, size, splits)
+        step["own_bytes"] = cpu_step.own_bytes(first, MAX_BATCH, size)
         step["packed_bytes"] = cpu_step.most_packed(first)
         step["exact"] = self._exact
-        attention = batch * config.kv_heads * splits
-        desks = cpu_step.desks_bytes(self._layers, step["head"][0], attention)
-        x = torch.empty(batch, config.hidden)
+        self._phases = cpu_step.phases_bytes(self._layers, step["head"][0])
+        desks = self._desks_bytes(MAX_BATCH, cache.capacity)
+        x = torch.empty(MAX_BATCH, config.hidden)
         cos, sin = _angles(config.rope, cache.capacity)
         acts = torch.empty(config.layers * int(step["layer_bytes"][0]) // 4)
         own = torch.empty(self._team.threads * int(step["own_bytes"][0]) // 4)
@@ -159,29 +160,49 @@ class CpuDecoder:
         step["cos"], step["sin"] = cos.data_ptr(), sin.data_ptr()
         step["desks"] = self._desks.ctypes.data
 
-    def step(self, ids: Tensor) -> Tensor:
+    def serves(self, cache: Rows) -> bool:
+        """Whether `cache` lies in the memory whose addresses this decoder knows."""
+        same = all(ours is theirs for ours, theirs in zip(self.pages, cache.pages, strict=True))
+        return same and cache.capacity == self.capacity
+
+    def step(self, ids: Tensor, cache: Rows) -> Tensor:
         """Run one token of each row, int64 [B]; return float32 logits [B, V].
 
         Stores keys and values, and advances the cache. Raises InferlabError, and stores nothing,
-        if a row is full or a token unknown.
+        if a row is full, a token unknown, there are too many rows, or the cache lies elsewhere.
         """
-        cache, vocab = self.cache, self.transformer.config.vocab
+        vocab = self.transformer.config.vocab
         lengths, tokens = cache.lengths.numpy(), ids.contiguous().numpy()
+        if cache.batch > MAX_BATCH:
+            raise InferlabError(f"batch {cache.batch} is above {MAX_BATCH} rows a decode step")
         if len(tokens) != len(lengths) or tokens.min() < 0 or tokens.max() >= vocab:
             raise InferlabError(
                 f"ids is {ids.tolist()}: {len(lengths)} from 0 to {vocab - 1} are needed"
             )
-        longest = int(lengths.max())
-        if longest >= cache.capacity:
-            raise InferlabError(
-                f"the KV cache holds {cache.capacity} positions a row; {longest + 1} would not fit"
-            )
+        for length, room in zip(lengths.tolist(), cache.room(), strict=True):
+            if length >= room:
+                raise InferlabError(
+                    f"the KV cache holds {room} positions a row; {length + 1} would not fit"
+                )
+        if not self.serves(cache):
+            raise InferlabError("the cache is not in the memory of this decoder")
         logits = torch.empty(cache.batch, vocab)
-        self._step["logits"] = logits.data_ptr()
-        self._desks.fill(0)
-        self._team.run(self._kernel, self._step, self._layers, lengths, tokens)
+        self._step["logits"], self._step["batch"] = logits.data_ptr(), cache.batch
+        longest = int(lengths.max()) + 1
+        self._desks[: self._desks_bytes(cache.batch, longest) // 8].fill(0)
+        table = cache.table.numpy()
+        self._team.run(self._kernel, self._step, self._layers, lengths, table, tokens)
         cache.advance(1)
         return logits
+
+    def _desks_bytes(self, batch: int, longest: int) -> int:
+        """Bytes of all desks of a step, the longest row's new position included."""
+        from inferlab.kernels.cpu.decode_attention import most_pieces
+        from inferlab.kernels.cpu.team import desk_bytes
+
+        config = self.transformer.config
+        attention = batch * config.kv_heads * most_pieces(longest)
+        return self._phases + config.layers * desk_bytes(attention)
 
     def _fill(self, record: Any, layer: Layer) -> None:
         for name in ("attn_norm", "mlp_norm", "q_norm", "k_norm"):

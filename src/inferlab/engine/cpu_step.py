@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 
 from inferlab.kernels.cpu.decode_attention import (
+    Pages,
     attend_split,
     merge_splits,
     piece_of,
+    place_of,
+    places,
     scratch_floats,
 )
 from inferlab.kernels.cpu.jit import floats, jit
@@ -52,7 +55,7 @@ LAYER = np.dtype(
         ("up", MATRIX),
         ("down", MATRIX),
         ("window", "i8"),  # positions; 0 for all
-        ("keys", "i8"),  # of this layer, first row, first head, position 0
+        ("keys", "i8"),  # of this layer, first page, first head, position 0
         ("values", "i8"),
     ],
     align=True,
@@ -67,8 +70,9 @@ STEP = np.dtype(
         ("embedding", MATRIX),
         ("norm", "i8"),
         ("head", MATRIX),
-        # Bytes from row to row, head to head, position to position of keys and values.
-        ("cache_row", "i8"),
+        # Positions in a page; bytes from page to page, head to head, position to position.
+        ("block", "i8"),
+        ("page", "i8"),
         ("cache_head", "i8"),
         ("cache_position", "i8"),
         ("batch", "i8"),
@@ -82,7 +86,7 @@ STEP = np.dtype(
         ("own", "i8"),  # scratch, `own_bytes` for each thread
         ("own_bytes", "i8"),
         ("packed_bytes", "i8"),  # of one packed vector there
-        ("desks", "i8"),  # `desks_bytes`, zeroed before each step
+        ("desks", "i8"),  # of all phases, zeroed before each step
     ],
     align=True,
 )
@@ -113,21 +117,19 @@ def most_packed(layer: Any) -> int:
     return packed_bytes(max(int(layer[name]["columns"]) for name in ("q", "o", "down")))
 
 
-def desks_bytes(layers: Any, head: Any, most_attention: int) -> int:
-    """Bytes of the desks of one step: five phases a layer, and the head."""
+def phases_bytes(layers: Any, head: Any) -> int:
+    """Bytes of the desks of one step without attention's: four phases a layer, and the head."""
     chunks = {n: -(-layers[n]["rows"] // layers[n]["chunk"]) for n in ("q", "k", "v", *_ALONE)}
     phases = [chunks["q"] + chunks["k"] + chunks["v"], *(chunks[n] for n in _ALONE)]
-    pieces = [*np.concatenate(phases).tolist(), *[most_attention] * len(layers)]
-    pieces.append(-(-int(head["rows"]) // int(head["chunk"])))
+    pieces = [*np.concatenate(phases).tolist(), -(-int(head["rows"]) // int(head["chunk"]))]
     return sum(desk_bytes(count) for count in pieces)
 
 
 @jit
-def store(s, layer, b, h, position, k, v, scratch):  # type: ignore[no-untyped-def]
-    """Norm and rotate the new key of one KV head; write it and the value into the cache."""
+def store(s, layer, b, h, position, where, k, v, scratch):  # type: ignore[no-untyped-def]
+    """Norm and rotate the new key of one KV head; write it and the value to byte `where`."""
     size = s.head_dim
     index = (b * layer.k.rows + h * size) * 4
-    where = b * s.cache_row + h * s.cache_head + position * s.cache_position
     key = k + index
     if layer.k_norm:
         rms_norm(key, 0, layer.k_norm, size, s.eps, scratch, 1)
@@ -140,11 +142,12 @@ def store(s, layer, b, h, position, k, v, scratch):  # type: ignore[no-untyped-d
 
 
 @jit
-def attend(s, layer, lengths, q, k, v, parts, scratch, desk, me, ahead):  # type: ignore[no-untyped-def]
+def attend(s, layer, lengths, table, q, k, v, parts, scratch, desk, me, ahead):  # type: ignore[no-untyped-def]
     """Attention in pieces of (row, KV head, part of the context). Return how many there are."""
     size = s.head_dim
     kv_heads, heads = layer.k.rows // size, layer.q.rows // size
     group = heads // kv_heads
+    pages = Pages(s.block, s.page, s.cache_head, s.cache_position)
     queries, scores = scratch + size * 4, scratch + (1 + group) * size * 4
     longest = 0
     for b in range(s.batch):
@@ -156,9 +159,10 @@ def attend(s, layer, lengths, q, k, v, parts, scratch, desk, me, ahead):  # type
         split = piece % longest
         first, last, count = piece_of(lengths[b] + 1, layer.window, split)
         if split < count:
+            head = h * s.cache_head
             if split == count - 1:
-                store(s, layer, b, h, lengths[b], k, v, scratch)
-            cache = b * s.cache_row + h * s.cache_head
+                where = place_of(pages, table[b], lengths[b]) + head
+                store(s, layer, b, h, lengths[b], where, k, v, scratch)
             angle = lengths[b] * s.pairs * 4
             for i in range(group):
                 this = q + (b * heads + h * group + i) * size * 4
@@ -167,15 +171,14 @@ def attend(s, layer, lengths, q, k, v, parts, scratch, desk, me, ahead):  # type
                     this = scratch
                 turned = queries + i * size * 4
                 rope(this, 0, s.cos + angle, s.sin + angle, s.pairs, size, 1, turned)
+            places(pages, table[b], first, last, scores)
             attend_split(
                 queries,
                 group,
-                layer.keys + cache,
-                layer.values + cache,
-                s.cache_position,
+                layer.keys + head,
+                layer.values + head,
+                last - first,
                 size,
-                first,
-                last,
                 s.scale,
                 scores,
                 parts + ((b * heads + h * group) * s.splits + split) * (size + 2) * 4,
@@ -197,11 +200,12 @@ def embed(m, row, out):  # type: ignore[no-untyped-def]
 
 
 @jit
-def decode_step(me, step, layers, lengths, ids):  # type: ignore[no-untyped-def]
+def decode_step(me, step, layers, lengths, table, ids):  # type: ignore[no-untyped-def]
     """Run one new token of each row, `ids` [B], through all layers.
 
-    `lengths` [B] say how much the rows' caches hold. `step` is an array of one `STEP`, `layers`
-    of `LAYER`. On return `logits` are written, and keys and values stored at position `lengths[b]`.
+    `lengths` [B] say how much the rows' caches hold, `table` [B, M] in which pages. `step` is an
+    array of one `STEP`, `layers` of `LAYER`. On return `logits` are written, and keys and values
+    stored at position `lengths[b]`.
     """
     s = step[0]
     none = Rows(0, 0)
@@ -249,7 +253,7 @@ def decode_step(me, step, layers, lengths, ids):  # type: ignore[no-untyped-def]
         desk += _desk_bytes(pieces)
 
         pieces = attend(
-            s, layer, lengths, q.data, k.data, v.data, parts, scratch, desk, me, NOTHING
+            s, layer, lengths, table, q.data, k.data, v.data, parts, scratch, desk, me, NOTHING
         )
         desk += _desk_bytes(pieces)
         for b in range(batch):
@@ -292,4 +296,5 @@ def compile_step() -> None:
     from numba import typeof
 
     step, layers, whole = np.zeros(1, STEP), np.zeros(1, LAYER), np.zeros(1, np.int64)
-    decode_step.compile(tuple(typeof(a) for a in (Me(0, 1), step, layers, whole, whole)))
+    table = np.zeros((1, 1), np.int32)
+    decode_step.compile(tuple(typeof(a) for a in (Me(0, 1), step, layers, whole, table, whole)))

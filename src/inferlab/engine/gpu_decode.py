@@ -10,12 +10,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from inferlab.engine.graphs import Graph, Launch
+from inferlab.engine.kv_cache import Rows
 from inferlab.errors import InferlabError
 from inferlab.kernels import backends
 from inferlab.kernels.gpu import (
@@ -36,34 +36,6 @@ SIZES = (1, 2, 4, 8, 16)
 MAX_BATCH = SIZES[-1]
 
 _IDLE = -1  # length and pages of a row that is not there: it writes nothing and sees nothing
-
-
-class Cache(Protocol):
-    """What a decode step asks of a KV cache, contiguous or paged.
-
-    Position p of row b lies in page table[b, p // block], at slot p % block.
-    """
-
-    lengths: Tensor  # int64 [B] on the host: positions filled
-
-    @property
-    def pages(self) -> tuple[Tensor, Tensor]:
-        """Keys and values, [L, P, KV, block, D] each, dense in D."""
-
-    @property
-    def table(self) -> Tensor:
-        """The pages of each row, int32 [B, M], on the host."""
-
-    @property
-    def batch(self) -> int:
-        """Rows B."""
-
-    @property
-    def capacity(self) -> int:
-        """Positions that a row may have, at most M * block."""
-
-    def advance(self, tokens: int) -> None:
-        """Count `tokens` new positions in every row."""
 
 
 def supports(transformer: Transformer) -> bool:
@@ -103,7 +75,7 @@ class GpuDecoder:
     model's own become parts: they are read in one launch, and held once.
     """
 
-    def __init__(self, transformer: Transformer, cache: Cache, *, graphs: bool = True) -> None:
+    def __init__(self, transformer: Transformer, cache: Rows, *, graphs: bool = True) -> None:
         if not supports(transformer):
             raise InferlabError("kernels triton: this model needs a GPU, or float32 or float16")
         self.transformer, self.graphs = transformer, graphs
@@ -117,12 +89,12 @@ class GpuDecoder:
         self._angles = torch.cat([part[:, 0, 0] for part in turns], dim=1)
         self._steps: dict[int, _Step] = {}
 
-    def serves(self, cache: Cache) -> bool:
+    def serves(self, cache: Rows) -> bool:
         """Whether `cache` lies in the memory that the recorded steps know."""
         same = all(ours is theirs for ours, theirs in zip(self.pages, cache.pages, strict=True))
         return same and cache.capacity == self.capacity
 
-    def step(self, ids: Tensor, cache: Cache) -> Tensor:
+    def step(self, ids: Tensor, cache: Rows) -> Tensor:
         """Run one token of each row, int64 [B] on the host; return float32 logits [B, V].
 
         Stores keys and values, and advances the cache. Raises InferlabError, and stores nothing,

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from inferlab.engine import cpu_decode
-from inferlab.engine.kv_cache import ContiguousCache
-from inferlab.engine.request import Completion, Request
-from inferlab.engine.sampling import SamplingParams, logprobs_of, sample
+from inferlab.engine.kv_cache import ContiguousCache, Rows
+from inferlab.engine.request import Completion, Request, answer
+from inferlab.engine.sampling import SamplingParams, sample
 from inferlab.errors import InferlabError, unknown
 from inferlab.model import checkpoint
 from inferlab.model import source as sources
@@ -173,7 +173,7 @@ class LLM:
         ids = torch.zeros(1, 2, dtype=torch.int64, device=self.model.device)
         self.model.forward(ids, cache.positions(2), cache)
         patience, self._patience_s = self._patience_s, 0.0
-        sample(self._decode([0], cache), [SamplingParams()], [Random()])
+        sample(self.decode([0], cache), [SamplingParams()], [Random()])
         self._decoder, self._patience_s = None, patience
 
     def generate(
@@ -234,7 +234,7 @@ class LLM:
         if len(ids) != self.cache.batch:
             raise InferlabError(f"decode_step takes {self.cache.batch} token, not {len(ids)}")
         self.reserve(self.cache, 1)
-        return self._decode(self._checked(ids), self.cache)
+        return self.decode(self._checked(ids), self.cache)
 
     # What `generate`, `stream` and `chat` share
 
@@ -288,7 +288,7 @@ class LLM:
                     logits = self._prefill(request, row, chunk)
                     if logits is not None:
                         waiting.popleft()
-                        self._take([request], logits)
+                        answer([request], logits)
                         yield request
                         running, rows = self._seat(memory, [*running, request], memory.batch - 1)
                     if waiting and chunk is None:
@@ -297,8 +297,8 @@ class LLM:
                     if self._reserve(memory, int(rows.lengths.max()) + 1):
                         rows = memory.rows(0, len(running))
                     self._count_bytes(running, rows)
-                    logits = self._decode([request.token_ids[-1] for request in running], rows)
-                    self._take(running, logits)
+                    logits = self.decode([request.token_ids[-1] for request in running], rows)
+                    answer(running, logits)
                     yield from running
                     if any(request.done for request in running):
                         running, rows = self._seat(memory, running)
@@ -312,12 +312,21 @@ class LLM:
             slots = -(-slots // _GPU_SLOTS) * _GPU_SLOTS
         return self._cache(len(requests), slots)
 
-    def _cache(self, batch: int, slots: int) -> ContiguousCache:
-        model, kernels = self.model, "torch"
+    @property
+    def cache_kernels(self) -> str:
+        """What attends to a cache while a prompt is read: "triton" or "torch"."""
         if self.triton:
             from inferlab.engine import gpu_decode
 
-            kernels = "triton" if gpu_decode.reads_prompts(model) else "torch"
+            return "triton" if gpu_decode.reads_prompts(self.model) else "torch"
+        return "torch"
+
+    def kv_bytes(self, tokens: int) -> float:
+        """Bytes of the keys and values that one decode step reads behind so many tokens."""
+        return self._shape.kv_elements(tokens) * self.model.dtype.itemsize
+
+    def _cache(self, batch: int, slots: int) -> ContiguousCache:
+        model, kernels = self.model, self.cache_kernels
         return ContiguousCache(model.config, batch, slots, model.device, model.dtype, kernels)
 
     def reserve(self, cache: ContiguousCache, tokens: int) -> None:
@@ -339,16 +348,16 @@ class LLM:
         self, request: Request, row: ContiguousCache, chunk: int | None = None
     ) -> Tensor | None:
         """Read `chunk` more tokens of a prompt (None: all); return logits [1, V] once read."""
-        if not request.read_tokens:
-            row.lengths[0] = request.read_tokens = request.cached_tokens
-        ids = request.prompt_ids[request.read_tokens :][:chunk]
+        if not request.computed:
+            row.lengths[0] = request.computed = request.cached_tokens
+        ids = request.prompt_ids[request.computed :][:chunk]
         tensor = torch.tensor([ids], device=self.model.device)
         logits = self.model.forward(tensor, row.positions(len(ids)), row)
-        request.read_tokens += len(ids)
-        return logits if request.read_tokens == len(request.prompt_ids) else None
+        request.computed += len(ids)
+        return logits if request.computed == len(request.prompt_ids) else None
 
-    def _decode(self, tokens: list[int], cache: ContiguousCache) -> Tensor:
-        """Run one token a row: float32 logits [B, V]."""
+    def decode(self, tokens: list[int], cache: Rows) -> Tensor:
+        """Run one token a row, by whatever decodes here; return float32 logits [B, V]."""
         ids = torch.tensor(tokens)
         if self.triton:
             from inferlab.engine import gpu_decode
@@ -362,22 +371,13 @@ class LLM:
         self._patience_s = 0.0
         if simd and cache.batch <= cpu_decode.MAX_BATCH:
             own = self._decoder
-            if not isinstance(own, cpu_decode.CpuDecoder) or own.cache is not cache:
+            if not isinstance(own, cpu_decode.CpuDecoder) or not own.serves(cache):
                 own = cpu_decode.CpuDecoder(
                     self.model, cache, threads=self._threads, activations=self.activations
                 )
                 self._decoder = own
-            return own.step(ids)
+            return own.step(ids, cache)
         return self.model.forward(ids[:, None].to(self.model.device), cache.positions(1), cache)
-
-    def _take(self, running: list[Request], logits: Tensor) -> None:
-        """Sample the next token of each row [B, V] and hand it over."""
-        tokens = sample(logits, [r.params for r in running], [r.random for r in running])
-        now = time.perf_counter()
-        for request, row, token in zip(running, logits, tokens, strict=True):
-            if request.params.logprobs is not None:
-                request.logprobs.append(logprobs_of(row, token, request.params.logprobs))
-            request.take(token, now)
 
     def _seat(
         self, memory: ContiguousCache, running: list[Request], last: int | None = None
@@ -401,9 +401,8 @@ class LLM:
 
     def _count_bytes(self, running: list[Request], cache: ContiguousCache) -> None:
         weights = self.model.streamed_bytes / len(running)
-        size = cache.k.element_size()
         for request, length in zip(running, cache.lengths.tolist(), strict=True):
-            request.count_step(weights, self._shape.kv_elements(length) * size)
+            request.count_step(weights, self.kv_bytes(length))
 
     def _checked(self, ids: list[int]) -> list[int]:
         vocab = self.model.config.vocab

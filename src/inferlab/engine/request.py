@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from inferlab.engine.sampling import SamplingParams, TokenLogprob
+from torch import Tensor
+
+from inferlab.engine.sampling import SamplingParams, TokenLogprob, logprobs_of, sample
 from inferlab.engine.stopping import StopStrings
+from inferlab.engine.trace import Event
 from inferlab.errors import InferlabError
 from inferlab.model.tokenizer import Detokenizer, Tokenizer
 
-FinishReason = Literal["stop", "length", "stop_string"]
+FinishReason = Literal["stop", "length", "stop_string", "cancelled", "error"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,7 @@ class Completion:
     """The text of the tokens without special ones, and only up to a stop string."""
     finish_reason: FinishReason | None
     """"stop" for an end-of-sequence token, "length" when `max_new_tokens` or the context is used
-    up, "stop_string"; None if generation was cut off."""
+    up, "stop_string"; "cancelled" or "error"; None if generation was cut off."""
     prompt_tokens: int
     cached_tokens: int
     """Prompt tokens whose keys and values stood in the cache already."""
@@ -102,7 +107,11 @@ class Request:
         # The last token is never fed back, so one more fits than the context has room for.
         self.room = min(params.max_new_tokens, context - len(prompt_ids) + 1)
         self.cached_tokens = 0
-        self.read_tokens = 0  # of the prompt, those the cache holds by now
+        self.computed = 0  # tokens whose keys and values the cache holds by now
+        self.table: list[int] = []  # the blocks that hold them, in a paged cache
+        self.id = 0  # among the requests of an engine, by arrival
+        self.events: list[Event] = []
+        self.error: str | None = None
         self.token_ids: list[int] = []
         self.token_times: list[float] = []
         self.logprobs: list[TokenLogprob] = []
@@ -118,6 +127,21 @@ class Request:
     def done(self) -> bool:
         """Whether the answer is complete."""
         return self.finish_reason is not None
+
+    @property
+    def ids(self) -> list[int]:
+        """The prompt, and the answer so far."""
+        return self.prompt_ids + self.token_ids
+
+    @property
+    def length(self) -> int:
+        """Tokens of `ids`."""
+        return len(self.prompt_ids) + len(self.token_ids)
+
+    @property
+    def writes(self) -> bool:
+        """Whether only its newest token is yet to be computed: its next pass is a decode step."""
+        return bool(self.token_ids) and self.computed + 1 == self.length
 
     @property
     def slots(self) -> int:
@@ -137,8 +161,12 @@ class Request:
             elif len(self.token_ids) == self.room:
                 self.finish_reason = "length"
         if self.done:
-            self._show(self._detokenizer.flush() if self._detokenizer else "")
-            self._text.append(self._stops.flush())
+            self._flush()
+
+    def end(self, reason: FinishReason, error: str | None = None) -> None:
+        """End the answer as it is, for this reason."""
+        self.finish_reason, self.error = reason, error
+        self._flush()
 
     def count_step(self, weight_bytes: float, kv_bytes: float) -> None:
         """Count a decode step's bytes: this request's share of the weights, and its own KV."""
@@ -168,3 +196,20 @@ class Request:
 
     def _show(self, text: str) -> None:
         self._text.append(self._stops.push(text))
+
+    def _flush(self) -> None:
+        self._show(self._detokenizer.flush() if self._detokenizer else "")
+        self._text.append(self._stops.flush())
+
+
+def answer(requests: Sequence[Request], logits: Tensor) -> None:
+    """Sample the next token of each request from its row of logits [B, V], and hand it over.
+
+    Raises InferlabError, and takes nothing, if a row is not finite.
+    """
+    tokens = sample(logits, [r.params for r in requests], [r.random for r in requests])
+    now = time.perf_counter()
+    for request, row, token in zip(requests, logits, tokens, strict=True):
+        if request.params.logprobs is not None:
+            request.logprobs.append(logprobs_of(row, token, request.params.logprobs))
+        request.take(token, now)

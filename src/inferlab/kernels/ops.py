@@ -351,17 +351,17 @@ def decode_attention(
     if _triton(backend, q, k, v) and k.stride(-1) == v.stride(-1) == 1:
         from inferlab.kernels.gpu import decode_attention as gpu
 
-        if table is None:
-            table = torch.arange(len(q), device=q.device, dtype=torch.int32)[:, None]
+        table = _one_page_a_row(q) if table is None else table
         out, scratch = _empty(q, *q.shape), gpu.scratch(q, k, table)
         seen = lengths.to(q.device)
         return gpu.launch(_dense(q), k, v, table, seen, window, out, scratch)
-    if table is not None:
-        k, v = (_unpaged(pages, table) for pages in (k, v))
     if _simd(backend, q, k, v) and k.stride() == v.stride():
         from inferlab.kernels.cpu import decode_attention as cpu
 
-        return cpu.launch(q, k, v, lengths, window, _new(*q.shape), threads)
+        table = _one_page_a_row(q) if table is None else table.contiguous()
+        return cpu.launch(q, k, v, table, lengths, window, _new(*q.shape), threads)
+    if table is not None:
+        k, v = (_unpaged(pages, table) for pages in (k, v))
     out = torch.empty_like(q)
     for b, length in enumerate(lengths.tolist()):
         start = 0 if window is None else max(0, length - window)
@@ -497,6 +497,10 @@ def chain(
     for _ in range(steps):
         value = value * _CHAIN[0] + _CHAIN[1]
     return value.sum()
+
+
+def _one_page_a_row(q: Tensor) -> Tensor:
+    return torch.arange(len(q), device=q.device, dtype=torch.int32)[:, None]
 
 
 def _unpaged(pages: Tensor, table: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ def step_samples(llm: LLM, answers: int, *, runs: int | None = None) -> list[flo
     llm.model.forward(ids, cache.positions(CONTEXT), cache)
     token = [prompt[0]] * answers
     return clock.samples(
-        lambda: llm._decode(token, cache),
+        lambda: llm.decode(token, cache),
         device.type,
         seconds=_ENOUGH_SECONDS,
         runs=runs,

@@ -2,27 +2,37 @@
 
 A piece is `PIECE` positions of one KV head; all query heads of that KV head meet its keys and
 values while they are near. Pieces start at multiples of `PIECE`, so that a row's sums depend on
-nothing but its own length.
+nothing but its own length. Keys and values lie in pages, found by a table; a row without one has a
+single page.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import float32
 
 from inferlab.kernels.cpu.exp import exp
-from inferlab.kernels.cpu.jit import floats, jit
+from inferlab.kernels.cpu.jit import floats, jit, longs
 from inferlab.kernels.cpu.matvec import dot4
 from inferlab.kernels.cpu.team import NOTHING, desk, take, team
 
 PIECE = 128
 
 
+class Pages(NamedTuple):
+    """How positions lie in memory: `block` of them a page; bytes from one to the next."""
+
+    block: int
+    page: int
+    head: int
+    position: int
+
+
 def scratch_floats(heads: int, size: int) -> int:
-    """Float32 of scratch that `attend_split` needs for the query heads of one KV head."""
-    return heads * (PIECE + 3 + size)
+    """Float32 of scratch for one piece: `places`, then `attend_split` for a KV head's queries."""
+    return 2 * PIECE + heads * (PIECE + 3 + size)
 
 
 def most_pieces(capacity: int) -> int:
@@ -44,23 +54,43 @@ def piece_of(length, window, piece):  # type: ignore[no-untyped-def]
 
 
 @jit
-def attend_split(q, heads, k, v, stride, size, first, last, scale, scratch, out, out_stride):  # type: ignore[no-untyped-def]
-    """All query heads of one KV head over its positions first..last-1.
+def place_of(pages, table, position):  # type: ignore[no-untyped-def]
+    """Return the byte at which a position of the first head lies; `table` is its row's."""
+    page = position // pages.block
+    return table[page] * pages.page + (position - page * pages.block) * pages.position
 
-    `q` is the address of `heads` vectors side by side; `k` and `v` are those of position 0,
-    positions `stride` bytes apart; `scratch` holds `scratch_floats`. Writes size + 2 float32 for
-    each head, `out_stride` bytes apart: the sum of exp(score - max) v, the max, and the sum of
+
+@jit
+def places(pages, table, first, last, out):  # type: ignore[no-untyped-def]
+    """Write the bytes at which positions first..last-1 lie to `out`, an address of PIECE int64."""
+    where, count, t = longs(out, PIECE), last - first, 0
+    while t < count:
+        start = place_of(pages, table, first + t)
+        run = min(pages.block - (first + t) % pages.block, count - t)
+        for i in range(run):
+            where[t + i] = start + i * pages.position
+        t += run
+
+
+@jit
+def attend_split(q, heads, k, v, count, size, scale, scratch, out, out_stride):  # type: ignore[no-untyped-def]
+    """All query heads of one KV head over `count` of its positions.
+
+    `q` is the address of `heads` vectors side by side; `k` and `v` are those of the first page;
+    `scratch` holds `scratch_floats` and begins with what `places` wrote. Writes size + 2 float32
+    for each head, `out_stride` bytes apart: the sum of exp(score - max) v, the max, and the sum of
     exp(score - max).
     """
-    count, width = last - first, PIECE + 3
+    where, width = longs(scratch, PIECE), PIECE + 3
+    scratch += PIECE * 8
     scores, sums = floats(scratch, heads * width), scratch + heads * width * 4
     # Four streams, as in `matvec`; past the end the last position again. Every head meets a key
     # while it is in the first-level cache, and memory has time to send the next.
     quarter, end = (count + 3) // 4, count - 1
     for t in range(quarter):
         t1, t2, t3 = t + quarter, t + 2 * quarter, t + 3 * quarter
-        k0, k1 = k + (first + t) * stride, k + (first + min(t1, end)) * stride
-        k2, k3 = k + (first + min(t2, end)) * stride, k + (first + min(t3, end)) * stride
+        k0, k1 = k + where[t], k + where[min(t1, end)]
+        k2, k3 = k + where[min(t2, end)], k + where[min(t3, end)]
         for h in range(heads):
             s0, s1, s2, s3 = dot4(k0, k1, k2, k3, q + h * size * 4, size)
             at = h * width
@@ -85,10 +115,9 @@ def attend_split(q, heads, k, v, stride, size, first, last, scale, scratch, out,
         mixed[i] = float32(0)
     for t in range(quarter):
         t1, t2, t3 = t + quarter, t + 2 * quarter, t + 3 * quarter
-        v0 = floats(v + (first + t) * stride, size)
-        v1 = floats(v + (first + min(t1, end)) * stride, size)
-        v2 = floats(v + (first + min(t2, end)) * stride, size)
-        v3 = floats(v + (first + min(t3, end)) * stride, size)
+        v0, v1 = floats(v + where[t], size), floats(v + where[min(t1, end)], size)
+        v2 = floats(v + where[min(t2, end)], size)
+        v3 = floats(v + where[min(t3, end)], size)
         for h in range(heads):
             score, mix = floats(scratch + h * width * 4, width), floats(sums + h * size * 4, size)
             p0, p1, p2, p3 = score[t], score[t1], score[t2], score[t3]
@@ -121,29 +150,28 @@ def merge_splits(parts, count, size, out):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _attend(me, q, k, v, strides, sizes, lengths, scale, parts, own, desk):  # type: ignore[no-untyped-def]
-    """Every (row, KV head, piece); `strides` are bytes: KV row, head, position."""
+def _attend(me, q, k, v, pages, table, sizes, lengths, scale, parts, own, desk):  # type: ignore[no-untyped-def]
+    """Every (row, KV head, piece)."""
     batch, heads, kv_heads, size, splits, window = sizes
-    kv_row, kv_head, position = strides
     group = heads // kv_heads
     pieces = batch * kv_heads * splits
+    scratch = own[me.member].ctypes.data
     piece = take(desk.ctypes.data, pieces, -1, me, NOTHING)
     while piece >= 0:
         b, h, split = piece // splits // kv_heads, piece // splits % kv_heads, piece % splits
         first, last, count = piece_of(lengths[b], window, split)
         if split < count:
             head = b * heads + h * group
+            places(pages, table[b], first, last, scratch)
             attend_split(
                 q + head * size * 4,
                 group,
-                k + b * kv_row + h * kv_head,
-                v + b * kv_row + h * kv_head,
-                position,
+                k + h * pages.head,
+                v + h * pages.head,
+                last - first,
                 size,
-                first,
-                last,
                 scale,
-                own[me.member].ctypes.data,
+                scratch,
                 parts + (head * splits + split) * (size + 2) * 4,
                 splits * (size + 2) * 4,
             )
@@ -159,9 +187,9 @@ def _merge(parts, sizes, lengths, out):  # type: ignore[no-untyped-def]
 
 
 def launch(
-    q: Any, k: Any, v: Any, lengths: Any, window: int | None, out: Any, threads: int | None
+    q: Any, k: Any, v: Any, table: Any, lengths: Any, window: int | None, out: Any, threads: Any
 ) -> Any:
-    """Fill `out` [B, H, D]; float32 tensors on a CPU, k and v strided alike."""
+    """Fill `out` [B, H, D]; float32 pages [P, KV, block, D] on a CPU, k and v strided alike."""
     members = team(threads)
     q = q.contiguous()
     batch, heads, size = q.shape
@@ -169,10 +197,10 @@ def launch(
     parts = q.new_empty((batch, heads, splits, size + 2))
     own = np.empty((members.threads, scratch_floats(heads // k.shape[1], size)), np.float32)
     sizes = (batch, heads, k.shape[1], size, splits, window or 0)
-    strides = tuple(n * 4 for n in k.stride()[:3])
+    pages = Pages(k.shape[2], *(n * 4 for n in k.stride()[:3]))
     seen, scale = lengths.numpy(), float32(size**-0.5)
     addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr())
     work = (parts.data_ptr(), own, desk(batch * k.shape[1] * splits))
-    members.run(_attend, *addresses, strides, sizes, seen, scale, *work)
+    members.run(_attend, *addresses, pages, table.numpy(), sizes, seen, scale, *work)
     _merge(parts.data_ptr(), sizes, seen, out.data_ptr())
     return out

@@ -102,12 +102,24 @@ if backends.has_numba():
 
         return types.void(types.int64), build
 
+    @intrinsic
+    def _long_pointer(_context, address):  # type: ignore[no-untyped-def]
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return builder.inttoptr(args[0], _I64.as_pointer())
+
+        return types.CPointer(types.int64)(types.int64), build
+
     _inline: Any = numba.njit(inline="always")
 
     @_inline
     def floats(address, count):  # type: ignore[no-untyped-def]
         """View `count` float32 at `address` as an array."""
         return numba.carray(_pointer(address), (count,))
+
+    @_inline
+    def longs(address, count):  # type: ignore[no-untyped-def]
+        """View `count` int64 at `address` as an array."""
+        return numba.carray(_long_pointer(address), (count,))
 
 else:
 
@@ -119,4 +131,4 @@ else:
 
         return refuse
 
-    fetch_add = load_acquire = float_of_bits = prefetch = floats = part = jit
+    fetch_add = load_acquire = float_of_bits = prefetch = floats = longs = part = jit
