@@ -9,7 +9,7 @@ import re
 import pytest
 
 from inferlab.errors import InferlabError
-from inferlab.explorers import classical, forward, html, scenes
+from inferlab.explorers import classical, forward, html, latency, scenes
 from inferlab.explorers import hardware as machines
 from inferlab.theory import costs, formats, hardware, limits, models, roofline, trends
 
@@ -47,6 +47,7 @@ DATA = {
     "shallow": {
         "models": sorted(classical.rows(SMOL, 780, 12), key=lambda row: row["flops"]),
     },
+    "timeline": latency.timeline_data(RECORD),
     "sink": forward.sink_data([(LLAMA, H100, "bf16"), (SMOL, CPU, "bf16")]),
 }
 NAMES = list(DATA)
@@ -128,6 +129,7 @@ def test_shared_trips_are_theorys_passes():
         lambda: scenes.append([(LLAMA, H100, "bf16")], 12),
         lambda: classical.shallow(SMOL, 780, 12),
         lambda: forward.sink([(LLAMA, H100, "bf16")]),
+        lambda: latency.timeline(RECORD),
     ],
 )
 def test_an_animation_comes_with_words_and_a_still(show):

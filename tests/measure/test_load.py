@@ -610,7 +610,7 @@ def test_the_table_and_the_remarks_say_it_all(fake):
     assert "At 60 requests/s 2 failed: HTTP 429: too much" in said
     assert "43% of the prompts' tokens came from the server's prefix cache" in said
     nothing = load_report.summary(run, {})
-    assert "–" in str(load_report.table([nothing]).columns[7]._cells)
+    assert "–" in str(load_report.table([nothing]).columns[6]._cells)
 
 
 # Promises and lengths

@@ -50,9 +50,9 @@ def cliff(
     axes.plot([0, top * 1.12], [0, top * 1.12], color=PALETTE["soft"], linewidth=1, linestyle="--")
     note(axes, top * 1.1, top * 1.13, "all that is asked", "soft", fontsize=9.5, va="bottom")
     last = max(ends)
-    note(axes, last, first["answered"][-1] * 1.02, "answered", ha="right", va="bottom")
+    note(axes, last, first["answered"][-1] + 0.04 * top, "answered", ha="right", va="bottom")
     place = rates.index(max(r for r in rates if r <= 0.8 * last)) if rates[0] <= 0.8 * last else 0
-    note(axes, last, first["good"][-1] + 0.03 * top, "in time", "bytes", ha="right", va="bottom")
+    note(axes, last, first["good"][-1] + 0.04 * top, "in time", "bytes", ha="right", va="bottom")
     middle = (first["good"][place] + first["answered"][place]) / 2
     if first["answered"][place] - first["good"][place] > 0.25 * top:
         note(axes, rates[place], middle, "answered too late", "wait", ha="center", va="center")
@@ -73,7 +73,7 @@ def _finding(curve: Mapping[str, Any]) -> str:
         return f"Up to {last:.2g} requests a second, {end:.2g} of {most:.2g} answers come in time"
     return (
         f"Offered {at:.2g} requests a second, {good:.2g} are answered in time; offered "
-        f"{last:.2g}, only {end:.1g}"
+        f"{last:.2g}, {f'only {end:.1g}' if end > 0.005 * good else 'none'}"
     )
 
 
@@ -92,7 +92,7 @@ def waits(ttft: Sequence[float], promise: float | None = None) -> Figure:
         title += units.seconds_text(half)
     else:
         kept = sum(wait <= promise for wait in ordered) / len(ordered)
-        title = f"{kept:.0%} of {len(ordered)} first tokens came within the promised "
+        title = f"{100 * kept:.0f} % of {len(ordered)} first tokens came within the promised "
         title += units.seconds_text(promise)
     figure, axes = canvas(title, 3.0)
     axes.step([0, *ordered], [0, *shares], where="post", color=PALETTE["bytes"], linewidth=2.6)
@@ -187,19 +187,22 @@ def timeline(data: Mapping[str, Any]) -> Figure:
     start = data["start"]
     queue, prefill, tpot, tokens = (start[n] for n in ("queue", "prefill", "tpot", "tokens"))
     ttft, total = queue + prefill, queue + prefill + (tokens - 1) * tpot
-    figure, axes = canvas(
-        f"{units.seconds_text(ttft)} of pause, then a token every {units.seconds_text(tpot)}: "
-        f"{tokens} tokens take {units.seconds_text(total)}",
-        2.0,
-    )
+    title = f"{units.seconds_text(ttft)} of pause, then a single token: it has no TPOT"
+    if tokens > 1:
+        title = (
+            f"{units.seconds_text(ttft)} of pause, then a token every {units.seconds_text(tpot)}: "
+            f"{tokens} tokens take {units.seconds_text(total)}"
+        )
+    figure, axes = canvas(title, 2.0)
     axes.barh(0, queue, height=0.8, color=PALETTE["wait"])
     axes.barh(0, prefill, left=queue, height=0.8, color=PALETTE["compute"])
     for number in range(tokens):
         at = ttft + number * tpot
         axes.plot([at, at], [-0.4, 0.4], color=PALETTE["bytes"], linewidth=1.6)
     note(axes, 0, 0.55, "TTFT: the pause", "ink", fontsize=10)
-    middle = max(ttft + (total - ttft) / 2, 0.4 * total)
-    note(axes, middle, 0.55, "TPOT: the gap between ticks", "bytes", fontsize=10)
+    if tokens > 1:
+        middle = min(max(ttft + (total - ttft) / 2, 0.35 * total), 0.6 * total)
+        note(axes, middle, 0.55, "TPOT: the gap between ticks", "bytes", fontsize=10)
     axes.set(xlim=(-0.005 * total, 1.01 * total), ylim=(-0.5, 1.0), yticks=[])
     axes.set_xlabel("seconds after Enter")
     axes.spines["left"].set_visible(False)

@@ -162,8 +162,8 @@ def table(runs: Sequence[Mapping[str, Any]]) -> Table:
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     by_rate = runs[0]["rate"] is not None
     names = ["requests/s" if by_rate else "under way", "TTFT p50", "p99", "TPOT p50", "p99"]
-    for name in [*names, "E2E p50", "tok/s", "good/s", "kept", "failed"]:
-        made.add_column(name, justify="right")
+    for name in [*names, "tok/s", "good/s", "kept", "failed"]:
+        made.add_column(name, justify="right", no_wrap=True)
     for run in runs:
         felt = [
             units.seconds_text(value) if (value := run[name][key]) is not None else "–"
@@ -172,7 +172,6 @@ def table(runs: Sequence[Mapping[str, Any]]) -> Table:
                 ("ttft_s", "p99"),
                 ("tpot_s", "p50"),
                 ("tpot_s", "p99"),
-                ("e2e_s", "p50"),
             )
         ]
         made.add_row(

@@ -1,0 +1,117 @@
+"""The pictures of chapter 14 draw what they are given, inside their canvas, in the palette."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from inferlab.errors import InferlabError
+from inferlab.figures import goodput, style
+
+CURVE = {
+    "rates": [1.0, 2.0, 3.0, 4.0, 6.0, 8.0],
+    "answered": [1.0, 2.0, 3.0, 3.6, 3.8, 3.8],
+    "good": [1.0, 1.9, 2.2, 1.1, 0.1, 0.0],
+}
+RINGS = {"rates": [1.5, 5.0], "answered": [1.4, 3.5], "good": [1.4, 0.4]}
+ROWS = [
+    {"concurrency": c, "measured": m, "predicted": m * 1.002, "ttft": t}
+    for c, m, t in ((1, 51.7, 0.41), (50, 814.0, 0.83), (100, 917.0, 8.0), (250, 920.0, 88.6))
+]
+PRICES = [
+    {"rate": 1.0, "all": 9.0, "good": 9.0},
+    {"rate": 2.0, "all": 4.5, "good": 4.7},
+    {"rate": 3.0, "all": 3.1, "good": 9.5},
+    {"rate": 4.0, "all": 2.6, "good": None},
+]
+START = {"queue": 0.5, "prefill": 0.2, "tpot": 0.03, "tokens": 40}
+FIGURES = {
+    "cliff": lambda: goodput.cliff(CURVE),
+    "cliff with rings": lambda: goodput.cliff(CURVE, RINGS, "this server, now"),
+    "rings alone": lambda: goodput.cliff(None, CURVE),
+    "waits": lambda: goodput.waits([0.1, 0.2, 0.4, 0.9], 0.5),
+    "waits without a promise": lambda: goodput.waits([0.1, 0.2, 0.4, 0.9]),
+    "crowd": lambda: goodput.crowd(ROWS),
+    "prices": lambda: goodput.prices(PRICES),
+    "timeline": lambda: goodput.timeline({"start": START}),
+    "a single token": lambda: goodput.timeline({"start": START | {"tokens": 1, "queue": 0.0}}),
+}
+
+
+def title(figure) -> str:
+    return " ".join(figure.get_suptitle().split())
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_each_states_a_finding_in_the_palette_and_is_the_same_twice(name):
+    first, second = style.svg(FIGURES[name]()), style.svg(FIGURES[name]())
+    assert first == second
+    assert len(first) < 120_000
+    assert len(title(FIGURES[name]())) > 20
+    used = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", first))
+    assert used <= set(style.PALETTE.values())
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_nothing_that_is_written_leaves_the_canvas(name):
+    figure = FIGURES[name]()
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    page, renderer = figure.bbox.padded(2), canvas.get_renderer()
+    for text in [figure._suptitle, *(t for axes in figure.axes for t in axes.texts)]:
+        box = text.get_window_extent(renderer)
+        assert page.x0 <= box.x0 and box.x1 <= page.x1, text.get_text()  # noqa: PT018
+        assert page.y0 <= box.y0 and box.y1 <= page.y1, text.get_text()  # noqa: PT018
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_no_two_words_overlap(name):
+    figure = FIGURES[name]()
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()
+    for axes in figure.axes:
+        boxes = [(t.get_text(), t.get_window_extent(renderer)) for t in axes.texts]
+        for number, (words, box) in enumerate(boxes):
+            for other, second in boxes[number + 1 :]:
+                assert not box.overlaps(second), f"{words!r} on {other!r}"
+
+
+def test_the_cliff_says_where_it_is():
+    assert title(goodput.cliff(CURVE)) == (
+        "Offered 3 requests a second, 2.2 are answered in time; offered 8, only 0"
+    )
+    calm = {name: values[:3] for name, values in CURVE.items()}
+    assert "come in time" in title(goodput.cliff(calm))
+    hopeless = CURVE | {"good": [0.0] * 6}
+    assert "none of them in time" in title(goodput.cliff(hopeless))
+    with pytest.raises(InferlabError, match="two rates"):
+        goodput.cliff({name: values[:1] for name, values in CURVE.items()})
+    with pytest.raises(InferlabError, match="two rates"):
+        goodput.cliff(None)
+
+
+def test_the_other_titles_count_too():
+    assert title(goodput.waits([0.1, 0.2, 0.4, 0.9], 0.5)).startswith("75% of 4 first tokens")
+    assert title(goodput.waits([0.1, 0.2, 0.4])) == (
+        "Half of 3 requests saw their first token within 200 ms"
+    )
+    assert (
+        title(goodput.crowd(ROWS))
+        == "From 100 to 250 users: 1.00 times the tokens, 11 times the wait"
+    )
+    assert "cost the least at 2 requests a second: $4.70" in title(goodput.prices(PRICES))
+    assert title(goodput.timeline({"start": START})) == (
+        "700 ms of pause, then a token every 30 ms: 40 tokens take 1.87 s"
+    )
+
+
+def test_nothing_to_draw_is_an_error():
+    with pytest.raises(InferlabError, match="ttft"):
+        goodput.waits([])
+    with pytest.raises(InferlabError, match="rows"):
+        goodput.crowd(ROWS[:1])
+    with pytest.raises(InferlabError, match="rows"):
+        goodput.prices(PRICES[3:])
