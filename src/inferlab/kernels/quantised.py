@@ -27,11 +27,20 @@ FORMATS = ("q8_0", *FOUR_BITS, ROW_SCALED)
 _CPU_SLICE = 1 << 20  # a thread
 _GPU_SLICE = 1 << 26
 
+PRODUCT_ROWS = 8
+"""The fewest rows of a matrix that kernels of `PRODUCTS` multiply with several vectors."""
+
 _held = threading.local()
 
 WIDEN: dict[str, Callable[[Quantised, slice, Tensor], Tensor]] = {}
 """Kernels that widen rows to float32 faster than torch, with the same bits, by kind of device.
 They are here once they are compiled.
+"""
+
+PRODUCTS: dict[str, Callable[[Sequence[Quantised], Tensor, bool], Tensor]] = {}
+"""Kernels for float32 x [B, K] times matrices of K columns, the results side by side, likewise.
+
+They widen nothing: x is rounded to int8 if the last argument says so, else it must be one row.
 """
 
 
@@ -183,40 +192,63 @@ def quantise(weight: Tensor, format: str) -> Quantised:
     return Quantised(format, *planes)
 
 
-def linear(x: Tensor, weight: Tensor | Quantised, bias: Tensor | None = None) -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor | Quantised, bias: Tensor | None = None, *, rounded: bool = False
+) -> Tensor:
     """Return x [..., K] times `weight` [N, K] transposed, plus bias [N]: [..., N].
 
-    A quantised matrix is widened some rows at a time into one small buffer, never as a whole.
+    A quantised matrix is widened some rows at a time into one small buffer, never as a whole; or
+    not at all where there is a kernel for that, and x may be `rounded` to int8 or is one vector.
     """
     if isinstance(weight, Tensor):
         return F.linear(x, weight, bias)
     rows, columns = weight.shape
     flat = x.reshape(-1, columns)
-    y = x.new_empty(len(flat), rows)
-    for part in slices(weight.shape, x.device):
-        wide = _buffer(part.stop - part.start, columns, x)
-        weight.dequantise(x.dtype, part, out=wide)
-        torch.mm(flat, wide.T, out=y[:, part])
+    y = _product([weight], flat, rounded)
+    if y is None:
+        y = x.new_empty(len(flat), rows)
+        for part in slices(weight.shape, x.device):
+            wide = _buffer(part.stop - part.start, columns, x)
+            weight.dequantise(x.dtype, part, out=wide)
+            torch.mm(flat, wide.T, out=y[:, part])
     if bias is not None:
         y += bias
     return y.view(*x.shape[:-1], rows)
 
 
-def linears(x: Tensor, *pairs: tuple[Tensor | Quantised, Tensor | None]) -> list[Tensor]:
+def linears(
+    x: Tensor, *pairs: tuple[Tensor | Quantised, Tensor | None], rounded: bool = False
+) -> list[Tensor]:
     """Return `linear` of x with each pair of weight and bias.
 
-    Small quantised matrices are widened side by side and share one product.
+    Quantised matrices share one product, unless they must be widened and are not small.
     """
     weights = [weight for weight, _ in pairs if isinstance(weight, Quantised)]
     rows = [weight.shape[0] for weight in weights]
-    whole = sum(rows), x.shape[-1]
-    if len(weights) < len(pairs) or next(slices(whole, x.device)).stop < whole[0]:
-        return [linear(x, weight, bias) for weight, bias in pairs]
-    wide = _buffer(*whole, x)
-    for weight, part in zip(weights, wide.split(rows), strict=True):
-        weight.dequantise(x.dtype, out=part)
-    parts = (x @ wide.T).split(rows, dim=-1)
+    y = None
+    if len(weights) == len(pairs):
+        flat = x.reshape(-1, x.shape[-1])
+        y = _product(weights, flat, rounded)
+        whole = sum(rows), x.shape[-1]
+        if y is None and next(slices(whole, x.device)).stop == whole[0]:
+            wide = _buffer(*whole, x)
+            for weight, part in zip(weights, wide.split(rows), strict=True):
+                weight.dequantise(x.dtype, out=part)
+            y = flat @ wide.T
+    if y is None:
+        return [linear(x, weight, bias, rounded=rounded) for weight, bias in pairs]
+    parts = y.view(*x.shape[:-1], sum(rows)).split(rows, dim=-1)
     return [y if bias is None else y + bias for y, (_, bias) in zip(parts, pairs, strict=True)]
+
+
+def _product(weights: Sequence[Quantised], x: Tensor, rounded: bool) -> Tensor | None:
+    """Return x [B, K] times all weights, [B, sum of N], if a kernel does it without widening."""
+    kernel = PRODUCTS.get(x.device.type)
+    if kernel is None or x.dtype != torch.float32 or x.shape[1] % BLOCK:
+        return None
+    if len(x) != 1 and not (rounded and all(w.shape[0] >= PRODUCT_ROWS for w in weights)):
+        return None
+    return kernel(weights, x if x.stride(1) == 1 else x.contiguous(), rounded)
 
 
 def _buffer(rows: int, columns: int, like: Tensor) -> Tensor:

@@ -9,8 +9,9 @@ past: it stores keys and values, and masks.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, fields
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, Self, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -79,6 +80,9 @@ class Weights:
 class Transformer:
     """Weights on one device, and the forward pass over them."""
 
+    rounds = False
+    """Whether quantised matrices may meet their inputs rounded to int8, where a kernel can."""
+
     def __init__(self, config: ModelConfig, weights: Weights):
         self.config, self.weights = config, weights
 
@@ -91,6 +95,14 @@ class Transformer:
     def dtype(self) -> torch.dtype:
         """What activations, norms and biases are, and matrices that are not quantised."""
         return self.weights.norm.dtype
+
+    def rounding(self, rounds: bool) -> Self:
+        """Return the model, on the same weights, that `rounds` so."""
+        if rounds == self.rounds:
+            return self
+        twin = copy(self)
+        twin.rounds = rounds
+        return twin
 
     @property
     def streamed_bytes(self) -> int:
@@ -144,20 +156,26 @@ class Transformer:
     ) -> Tensor:
         heads = (*x.shape[:2], -1, self.config.head_dim)
         biased = (layer.q, layer.q_bias), (layer.k, layer.k_bias), (layer.v, layer.v_bias)
-        q, k, v = (part.view(heads) for part in linears(x, *biased))  # [B, T, H or KV, D]
+        q, k, v = (part.view(heads) for part in self._linears(x, *biased))  # [B, T, H or KV, D]
         if layer.q_norm is not None and layer.k_norm is not None:
             q = rms_norm(q, layer.q_norm, self.config.norm_eps)
             k = rms_norm(k, layer.k_norm, self.config.norm_eps)
         out = cache.attend(index, rotate(q, cos, sin), rotate(k, cos, sin), v)
-        return linear(out.flatten(2), layer.o, layer.o_bias)
+        return self._linear(out.flatten(2), layer.o, layer.o_bias)
 
     def _mlp(self, layer: Layer, x: Tensor) -> Tensor:
         """SwiGLU (Shazeer 2020): down(silu(gate x) * up x)."""
-        gate, up = linears(x, (layer.gate, None), (layer.up, None))
-        return linear(F.silu(gate) * up, layer.down)
+        gate, up = self._linears(x, (layer.gate, None), (layer.up, None))
+        return self._linear(F.silu(gate) * up, layer.down)
 
     def _logits(self, x: Tensor) -> Tensor:
-        return linear(x, self.weights.head)
+        return self._linear(x, self.weights.head)
+
+    def _linear(self, x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
+        return linear(x, weight, bias, rounded=self.rounds)
+
+    def _linears(self, x: Tensor, *pairs: tuple[Matrix, Tensor | None]) -> list[Tensor]:
+        return linears(x, *pairs, rounded=self.rounds)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

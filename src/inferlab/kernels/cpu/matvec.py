@@ -8,7 +8,9 @@ hence bit for bit the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy import float32
@@ -17,8 +19,8 @@ from torch import Tensor
 from inferlab.kernels.cpu import quant_dot
 from inferlab.kernels.cpu.exp import exp
 from inferlab.kernels.cpu.jit import floats, jit, part
-from inferlab.kernels.cpu.team import NOTHING, Ahead, desk, first_piece, take, team
-from inferlab.kernels.cpu.vector import lane
+from inferlab.kernels.cpu.team import NOTHING, Ahead, Me, desk, first_piece, take, team
+from inferlab.kernels.cpu.vector import lane, load_floats, spread, totals
 from inferlab.kernels.quantised import FOUR_BITS, ROW_SCALED, Quantised
 
 MATRIX = np.dtype(
@@ -46,6 +48,8 @@ CHUNK_BYTES = 1 << 18  # what a thread takes at a time: short to wait for, long 
 _MOST_CHUNKS = 2048
 _AHEAD_BYTES = 1 << 13  # of each of the four streams of a chunk
 _ONES = np.ones(2, np.float16)
+
+_records: WeakKeyDictionary[Quantised, Any] = WeakKeyDictionary()
 
 
 class Rows(NamedTuple):
@@ -92,6 +96,14 @@ def matrix(weight: Tensor | Quantised, bias: Tensor | None = None, *, exact: boo
     return m
 
 
+def records(weights: Sequence[Quantised]) -> Any:
+    """Return an array of the `MATRIX` of each weight, which is made once."""
+    for weight in weights:
+        if weight not in _records:
+            _records[weight] = matrix(weight)
+    return np.array([_records[weight] for weight in weights])
+
+
 @jit
 def dot4(row0, row1, row2, row3, x, size):  # type: ignore[no-untyped-def]
     """Return the dot products of four rows with one vector, each of `size` float32."""
@@ -106,6 +118,41 @@ def dot4(row0, row1, row2, row3, x, size):  # type: ignore[no-untyped-def]
         total2 += weight2[i] * v
         total3 += weight3[i] * v
     return total0, total1, total2, total3
+
+
+@jit
+def dot4_by1(row0, row1, row2, row3, x, size):  # type: ignore[no-untyped-def]
+    """Do the same for a `size` in whole registers of eight, summed as `dot4_by2` does."""
+    sum0 = sum1 = sum2 = sum3 = spread(float32(0))
+    for i in range(0, size * 4, 32):
+        v = load_floats(x + i)
+        sum0 = sum0 + load_floats(row0 + i) * v
+        sum1 = sum1 + load_floats(row1 + i) * v
+        sum2 = sum2 + load_floats(row2 + i) * v
+        sum3 = sum3 + load_floats(row3 + i) * v
+    return totals(sum0, sum1, sum2, sum3)
+
+
+@jit
+def dot4_by2(row0, row1, row2, row3, x, y, size):  # type: ignore[no-untyped-def]
+    """Return the dot products of four rows with each of two vectors.
+
+    A weight that is in a register meets both: a load then feeds more than one product, which is
+    what a batch waits for.
+    """
+    sum0 = sum1 = sum2 = sum3 = spread(float32(0))
+    other0 = other1 = other2 = other3 = spread(float32(0))
+    for i in range(0, size * 4, 32):
+        v, u = load_floats(x + i), load_floats(y + i)
+        w = load_floats(row0 + i)
+        sum0, other0 = sum0 + w * v, other0 + w * u
+        w = load_floats(row1 + i)
+        sum1, other1 = sum1 + w * v, other1 + w * u
+        w = load_floats(row2 + i)
+        sum2, other2 = sum2 + w * v, other2 + w * u
+        w = load_floats(row3 + i)
+        sum3, other3 = sum3 + w * v, other3 + w * u
+    return totals(sum0, sum1, sum2, sum3), totals(other0, other1, other2, other3)
 
 
 @jit
@@ -145,6 +192,25 @@ def _four_at_a_time(m, first, end, x, residual, y, batch):  # type: ignore[no-un
             _put(m, lane(sums, 3), row, before, out)
 
 
+@part
+def _put_four(m, sum0, sum1, sum2, sum3, row, quarter, last, before, out):  # type: ignore[no-untyped-def]
+    """Write the results of `row` and of those a quarter, two and three behind it, up to `last`."""
+    _put(m, sum0, row, before, out)
+    if row + quarter <= last:
+        _put(m, sum1, row + quarter, before, out)
+    if row + 2 * quarter <= last:
+        _put(m, sum2, row + 2 * quarter, before, out)
+    if row + 3 * quarter <= last:
+        _put(m, sum3, row + 3 * quarter, before, out)
+
+
+@part
+def _put_lanes(m, sums, row, quarter, last, before, out):  # type: ignore[no-untyped-def]
+    """Do the same with four sums in a register."""
+    sum0, sum1, sum2, sum3 = lane(sums, 0), lane(sums, 1), lane(sums, 2), lane(sums, 3)
+    _put_four(m, sum0, sum1, sum2, sum3, row, quarter, last, before, out)
+
+
 @jit
 def matvec_chunk(m, first, end, x, residual, y, batch):  # type: ignore[no-untyped-def]
     """Rows first..end-1 of the matrix with every vector of the batch.
@@ -153,7 +219,7 @@ def matvec_chunk(m, first, end, x, residual, y, batch):  # type: ignore[no-untyp
     different pages keep more of the hardware's prefetchers busy than one stream four rows wide.
     """
     quarter, last = (end - first + 3) // 4, end - 1
-    done = 0
+    done, whole = 0, m.columns % 8 == 0
     if m.bits and not m.exact and batch >= 4:
         done = batch // 4 * 4
         _four_at_a_time(m, first, end, x, residual, y, done)
@@ -163,28 +229,28 @@ def matvec_chunk(m, first, end, x, residual, y, batch):  # type: ignore[no-untyp
         # Where a quarter is short: the last row again, without a store.
         r1, r2 = min(r0 + quarter, last), min(r0 + 2 * quarter, last)
         r3 = min(r0 + 3 * quarter, last)
-        for b in range(done, batch):
+        row0, row1 = m.data + r0 * m.stride, m.data + r1 * m.stride
+        row2, row3 = m.data + r2 * m.stride, m.data + r3 * m.stride
+        b = done
+        while b < batch:
+            this, before, out = x.data + b * x.stride, residual.data, y.data + b * y.stride
+            before += b * residual.stride
             if m.bits:
                 sums = quant_dot.dot4(m, r0, r1, r2, r3, x.packed + b * x.packed_stride)
-                sum0, sum1, sum2, sum3 = lane(sums, 0), lane(sums, 1), lane(sums, 2), lane(sums, 3)
+                _put_lanes(m, sums, r0, quarter, last, before, out)
+            elif whole and b + 1 < batch:
+                sums, others = dot4_by2(row0, row1, row2, row3, this, this + x.stride, m.columns)
+                _put_lanes(m, sums, r0, quarter, last, before, out)
+                before, out = before + residual.stride, out + y.stride
+                _put_lanes(m, others, r0, quarter, last, before, out)
+                b += 1
+            elif whole:
+                sums = dot4_by1(row0, row1, row2, row3, this, m.columns)
+                _put_lanes(m, sums, r0, quarter, last, before, out)
             else:
-                sum0, sum1, sum2, sum3 = dot4(
-                    m.data + r0 * m.stride,
-                    m.data + r1 * m.stride,
-                    m.data + r2 * m.stride,
-                    m.data + r3 * m.stride,
-                    x.data + b * x.stride,
-                    m.columns,
-                )
-            before = residual.data + b * residual.stride
-            out = y.data + b * y.stride
-            _put(m, sum0, r0, before, out)
-            if r0 + quarter <= last:
-                _put(m, sum1, r1, before, out)
-            if r0 + 2 * quarter <= last:
-                _put(m, sum2, r2, before, out)
-            if r0 + 3 * quarter <= last:
-                _put(m, sum3, r3, before, out)
+                s0, s1, s2, s3 = dot4(row0, row1, row2, row3, this, m.columns)
+                _put_four(m, s0, s1, s2, s3, r0, quarter, last, before, out)
+            b += 1
 
 
 @jit
@@ -253,6 +319,15 @@ def pack_all(x, columns, exact, batch):  # type: ignore[no-untyped-def]
 @jit
 def _matvec(me, m, x, residual, y, batch, desk):  # type: ignore[no-untyped-def]
     matvec(m[0], x, residual, y, batch, desk.ctypes.data, me, NOTHING)
+
+
+def prepare() -> None:
+    """Compile `launch`, or load it from the cache of an earlier process."""
+    from numba import int64, typeof
+
+    given = Me(0, 1), np.zeros(1, MATRIX), Inputs(0, 0, 0, 0), Rows(0, 0), Rows(0, 0)
+    _matvec.compile((*map(typeof, given), int64, typeof(np.zeros(1, np.int64))))
+    pack_all.compile((typeof(given[2]), int64, int64, int64))
 
 
 @jit

@@ -17,6 +17,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from inferlab.kernels.cpu.jit import fetch_add, jit, load_acquire, prefetch
@@ -222,3 +223,17 @@ def _team(threads: int, process: int) -> Team:
 def team(threads: int | None = None) -> Team:
     """Return this process's team of `threads` members; by default one for each physical core."""
     return _team(threads or physical_cores(), os.getpid())
+
+
+@functools.cache
+def _cores_here(process: int) -> int:
+    return physical_cores()  # to count takes longer than a small job
+
+
+def team_for(work: int, share: int) -> Team:
+    """Return the team for a job beside torch's: no more threads than torch may have.
+
+    One alone where there is less `work` than a `share` for each.
+    """
+    threads = min(_cores_here(os.getpid()), torch.get_num_threads())
+    return team(threads if work >= share * threads else 1)

@@ -111,6 +111,52 @@ if backends.has_numba():
         return BYTES(_ADDRESS), build
 
     @intrinsic
+    def spread_bytes(_context, address):  # type: ignore[no-untyped-def]
+        """Read four bytes, eight times over."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            four = _read(builder, args[0], _ir("i32", 1))
+            return builder.bitcast(_shuffle(builder, four, [0] * 8), _ir("i8", 32))
+
+        return BYTES(_ADDRESS), build
+
+    @intrinsic
+    def turn_quads(_context, address, step):  # type: ignore[no-untyped-def]
+        """Read 16 bytes at each of eight addresses, `step` apart: four registers.
+
+        The first has the first four bytes of each of the eight, in order; and so on.
+        """
+        kind = types.UniTuple(BYTES, 4)
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            address, rows = args[0], []
+            for _ in range(8):
+                rows.append(_read(builder, address, _ir("i32", 4)))
+                address = builder.add(address, args[1])
+            a, b, c, d = (_shuffle(builder, rows[i], range(8), rows[i + 4]) for i in range(4))
+            singles, pairs = ([0, 8, 1, 9, 4, 12, 5, 13], [0, 1, 8, 9, 4, 5, 12, 13])
+            turned = []
+            for low in (singles, [i + 2 for i in singles]):
+                ab, cd = _shuffle(builder, a, low, b), _shuffle(builder, c, low, d)
+                turned += [
+                    _shuffle(builder, ab, half, cd) for half in (pairs, [i + 2 for i in pairs])
+                ]
+            parts = [builder.bitcast(part, _ir("i8", 32)) for part in turned]
+            return context.make_tuple(builder, kind, parts)
+
+        return kind(_ADDRESS, _ADDRESS), build
+
+    @intrinsic
+    def store_bytes(_context, address, value):  # type: ignore[no-untyped-def]
+        """Write 32 bytes."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            builder.store(args[1], builder.inttoptr(args[0], args[1].type.as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(_ADDRESS, BYTES), build
+
+    @intrinsic
     def load_floats(_context, address):  # type: ignore[no-untyped-def]
         """Read eight float32."""
 
@@ -187,6 +233,21 @@ if backends.has_numba():
             return _widen_halves(context, builder, bits)
 
         return FLOATS(_ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS), build
+
+    @intrinsic
+    def eight_halves(_context, address, step):  # type: ignore[no-untyped-def]
+        """Read one float16 at each of eight addresses, `step` apart."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            address, bits = args[0], ir.Constant(_ir("i16", 8), ir.Undefined)
+            for index in range(8):
+                where = builder.inttoptr(address, _ELEMENTS["i16"].as_pointer())
+                half = builder.load(where, align=1)
+                bits = builder.insert_element(bits, half, _ELEMENTS["i32"](index))
+                address = builder.add(address, args[1])
+            return _widen_halves(context, builder, bits)
+
+        return FLOATS(_ADDRESS, _ADDRESS), build
 
     @intrinsic
     def spread_lane(_context, value, index):  # type: ignore[no-untyped-def]
@@ -299,6 +360,15 @@ if backends.has_numba():
 
         def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
             return builder.lshr(args[0], _splat("i8", 32, 4))
+
+        return BYTES(BYTES), build
+
+    @intrinsic
+    def unsigned(_context, value):  # type: ignore[no-untyped-def]
+        """Add 128 to each of 32 signed bytes, which are then from 0 to 255."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return builder.xor(args[0], _splat("i8", 32, -128))
 
         return BYTES(BYTES), build
 
@@ -444,7 +514,8 @@ if backends.has_numba():
         return (FLOATS(FLOATS, by), build) if isinstance(by, types.Literal) else None
 
 else:
-    load_bytes = load_half = load_floats = store_floats = store_low_bytes = jit
+    load_bytes = load_half = load_floats = store_bytes = store_floats = store_low_bytes = jit
+    spread_bytes = turn_quads = eight_halves = unsigned = jit
     four_pairs = four_halves = spread_halves = spread_half = spread = spread_two = jit
     spread_lane = totals = halves_sum = lanes_sum = lane = turned = rounded = larger = jit
     low_nibbles = high_nibbles = dot_pairs = sum_pairs = dot_quads = fold = jit

@@ -6,18 +6,14 @@ bit what torch gives.
 
 from __future__ import annotations
 
-import functools
-import os
-from typing import Any
-from weakref import WeakKeyDictionary
-
 import numpy as np
 from torch import Tensor
 
+from inferlab.kernels.cpu import quant_matmul
 from inferlab.kernels.cpu.jit import jit
-from inferlab.kernels.cpu.matvec import MATRIX, matrix, row_scale
+from inferlab.kernels.cpu.matvec import MATRIX, records, row_scale
 from inferlab.kernels.cpu.quant_dot import BLOCK
-from inferlab.kernels.cpu.team import NOTHING, Me, Team, desk, take, team
+from inferlab.kernels.cpu.team import NOTHING, Me, desk, take, team, team_for
 from inferlab.kernels.cpu.vector import (
     float_bytes,
     float_nibbles,
@@ -29,8 +25,6 @@ from inferlab.kernels.quantised import WIDEN, Quantised
 
 _PIECES = 4  # for each thread
 _SHARE = 1 << 19  # weights for each thread: with fewer, one is done before another is awake
-
-_records: WeakKeyDictionary[Quantised, Any] = WeakKeyDictionary()
 
 
 @jit
@@ -68,29 +62,23 @@ def _widen(me, m, first, rows, chunk, out, stride, desk):  # type: ignore[no-unt
 
 
 def prepare() -> None:
-    """Compile, or load from the cache of an earlier process; from then on `dequantise` uses it."""
+    """Compile, or load from the cache of an earlier process; from then on `dequantise` uses it.
+
+    `quant_matmul` too, which saves most of the widening.
+    """
     from numba import int64, typeof
 
     me, m, counters = Me(0, 1), np.zeros(1, MATRIX), np.zeros(1, np.int64)
     _widen.compile((typeof(me), typeof(m), *[int64] * 5, typeof(counters)))
     WIDEN["cpu"] = launch
-
-
-@functools.cache
-def _everyone(process: int) -> Team:
-    return team()  # to count cores takes longer than to widen
+    quant_matmul.prepare()
 
 
 def launch(weight: Quantised, rows: slice, out: Tensor, threads: int | None = None) -> Tensor:
     """Fill `out` [n, K], float32, with n rows of a weight on the CPU, K a multiple of 32."""
-    members = team(threads) if threads else _everyone(os.getpid())
-    if threads is None and out.numel() < _SHARE * members.threads:
-        members = team(1)
-    m = _records.get(weight)
-    if m is None:
-        m = _records[weight] = np.array([matrix(weight)])
+    members = team(threads) if threads else team_for(out.numel(), _SHARE)
     count = len(out)
     chunk = max(1, -(-count // (_PIECES * members.threads)))
     pieces, stride = desk(-(-count // chunk)), out.stride(0) * 4
-    members.run(_widen, m, rows.start, count, chunk, out.data_ptr(), stride, pieces)
+    members.run(_widen, records([weight]), rows.start, count, chunk, out.data_ptr(), stride, pieces)
     return out
