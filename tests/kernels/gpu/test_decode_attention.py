@@ -269,6 +269,6 @@ def test_traffic_counts_each_key_and_value_once():
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_target_has_its_configurations(name):
-    cases = gpu.aot(TARGETS[name].capability)
+    cases = gpu.aot(TARGETS[name])
     assert all(case.wide_loads for case in cases)
     assert any(case.tensor_cores for case in cases) == TARGETS[name].has_tensor_cores

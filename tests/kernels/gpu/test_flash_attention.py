@@ -205,7 +205,7 @@ def test_the_interpreter_refuses_products_of_bf16():
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_target_has_its_configurations(name):
     target = TARGETS[name]
-    assert any(case.tensor_cores for case in gpu.aot(target.capability))
+    assert any(case.tensor_cores for case in gpu.aot(target))
     for tokens in (1, 17, 4096):
         for itemsize in (2, 4):
             made = gpu.config(tokens, 128, itemsize, target.capability)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferlab.kernels.gpu.compiled import Capability, Compile
+from inferlab.kernels.gpu.compiled import Compile, Target
 from inferlab.kernels.gpu.dsl import jit, tl
 
 BLOCK = 2048  # numbers of a program
@@ -42,7 +42,7 @@ def traffic(size: int, itemsize: int = 4) -> int:
     return (size + 1) * itemsize
 
 
-def aot(capability: Capability) -> list[Compile]:
+def aot(target: Target) -> list[Compile]:
     """Return what `launch` compiles on such a GPU."""
     signature = {"x": "*fp32", "out": "*fp32", "size": "i32:16", "steps": "i32"}
     return [

@@ -1,6 +1,6 @@
 """Compile kernels for GPUs that are not here, and read in the machine code what became of them.
 
-A compiler needs no GPU. Each op's module offers `aot(capability)`: the kernels, as `Compile`, that
+A compiler needs no GPU. Each op's module offers `aot(target)`: the kernels, as `Compile`, that
 its launcher would choose on such a GPU. `compile` returns what they take there: shared memory,
 registers, spills, tensor-core instructions, 16-byte loads. It works in a process of its own, since
 this one may run kernels in the interpreter, and keeps what it found in the cache folder.
@@ -45,7 +45,7 @@ class Target:
 
     @property
     def capability(self) -> Capability:
-        """What `aot` and `config` of an op's module take."""
+        """What `config` of an op's module takes."""
         digits = self.name.removeprefix("sm_")
         return (int(digits[:-1]), int(digits[-1])) if digits.isdigit() else self.name
 
@@ -138,7 +138,7 @@ def cases(
         (case, TARGETS[target])
         for name in names or known
         for target in targets or TARGETS
-        for case in known[name].aot(TARGETS[target].capability)
+        for case in known[name].aot(TARGETS[target])
     ]
 
 

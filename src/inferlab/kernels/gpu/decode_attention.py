@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from inferlab.kernels.gpu.compiled import TARGETS, Capability, Compile
+from inferlab.kernels.gpu.compiled import Capability, Compile, Target
 from inferlab.kernels.gpu.dsl import capability, interpreted, jit, tl, triton
 
 NO_WINDOW = 2**31 - 1
@@ -271,16 +271,15 @@ def traffic(positions: int, heads: int, kv_heads: int, size: int, itemsize: int)
     return (2 * positions * kv_heads + 2 * heads) * size * itemsize
 
 
-def aot(capability: Capability) -> list[Compile]:
+def aot(target: Target) -> list[Compile]:
     """Return what `launch` compiles on such a GPU: contiguous and paged, some groups and sizes."""
-    target = next(t for t in TARGETS.values() if t.capability == capability)
     cases = []
     strides = "q_row q_head k_page k_head k_position v_page v_head v_position out_row out_head"
     usual = ((4, 128, 0), (4, 128, 16))
     every = (*usual, (1, 128, 0), (3, 64, 0), (7, 80, 16), (9, 80, 0), (16, 96, 64))
     for dtype in ("fp32", "fp16", "bf16") if target.has_bf16 else ("fp32", "fp16"):
         for group, size, block in every if dtype == "fp16" else usual:
-            made = config(group, size, 4 if dtype == "fp32" else 2, block > 0, capability)
+            made = config(group, size, 4 if dtype == "fp32" else 2, block > 0, target.capability)
             width = triton.next_power_of_2(size)
             cases.append(
                 Compile(
@@ -300,7 +299,7 @@ def aot(capability: Capability) -> list[Compile]:
                 )
             )
     for size in (64, 128):
-        made = config(4, size, 2, False, capability)
+        made = config(4, size, 2, False, target.capability)
         cases.append(
             Compile(
                 merge_kernel,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from inferlab.kernels.gpu.compiled import TARGETS, Capability, Compile
+from inferlab.kernels.gpu.compiled import Capability, Compile, Target
 from inferlab.kernels.gpu.dsl import capability, check_dot, jit, tl, triton
 
 
@@ -187,9 +187,8 @@ def traffic(tokens: int, keys: int, heads: int, kv_heads: int, size: int, itemsi
     return (2 * tokens * heads + 2 * keys * kv_heads) * size * itemsize
 
 
-def aot(capability: Capability) -> list[Compile]:
+def aot(target: Target) -> list[Compile]:
     """Return what `launch` compiles on such a GPU: some sizes of heads, windowed, not causal."""
-    target = next(t for t in TARGETS.values() if t.capability == capability)
     pointers, names = ("q", "k", "v", "out"), ("row", "token", "head")
     strides = [f"{t}_{n}" for t in ("q", "out") for n in names]
     strides += [f"{t}_{n}" for t in ("k", "v") for n in ("row", "position", "head")]
@@ -206,7 +205,7 @@ def aot(capability: Capability) -> list[Compile]:
     cases = []
     for dtype in ("fp32", "fp16", "bf16") if target.has_bf16 else ("fp32", "fp16"):
         for size, tokens, causal, window in every if dtype == "fp16" else usual:
-            made = config(tokens, size, 4 if dtype == "fp32" else 2, capability)
+            made = config(tokens, size, 4 if dtype == "fp32" else 2, target.capability)
             kind = "windowed" if window else "causal" if causal else "whole"
             cases.append(
                 Compile(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from inferlab.kernels.gpu.compiled import TARGETS, Capability, Compile
+from inferlab.kernels.gpu.compiled import Capability, Compile, Target
 from inferlab.kernels.gpu.dsl import capability, check_dot, jit, tl, triton
 
 GROUP = 8  # rows of tiles that are worked through side by side
@@ -102,13 +102,12 @@ def traffic(rows: int, columns: int, depth: int, itemsize: int) -> int:
     return (rows * depth + depth * columns + rows * columns) * itemsize
 
 
-def aot(capability: Capability) -> list[Compile]:
+def aot(target: Target) -> list[Compile]:
     """Return what `launch` compiles on such a GPU, for tall matrices and for 16 rows."""
-    target = next(t for t in TARGETS.values() if t.capability == capability)
     cases = []
     for dtype in ("fp32", "fp16", "bf16") if target.has_bf16 else ("fp32", "fp16"):
         for rows in (16, 4096):
-            made = config(rows, 4 if dtype == "fp32" else 2, capability)
+            made = config(rows, 4 if dtype == "fp32" else 2, target.capability)
             strides = dict.fromkeys(("a_row", "b_row", "out_row"), "i32:16")
             sizes = {"M": "i32:16", "N": "i32:16", "K": "i32:16"}
             cases.append(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from inferlab.errors import InferlabError
 from inferlab.kernels.gpu import rms_norm
-from inferlab.kernels.gpu.compiled import TARGETS, Capability, Compile
+from inferlab.kernels.gpu.compiled import Capability, Compile, Target
 from inferlab.kernels.gpu.dsl import capability, check_dot, jit, tl, triton
 
 MOST_ROWS = 16  # vectors that one pass serves
@@ -273,15 +273,14 @@ SHAPES = ((1536, 576), (4096, 4096), (4096, 14336), (128256, 4096))
 """Matrices of models that `aot` compiles for: SmolLM2's, then Llama 3's of 8B."""
 
 
-def aot(capability: Capability) -> list[Compile]:
+def aot(target: Target) -> list[Compile]:
     """Return what `launch` compiles on such a GPU."""
-    target = next(t for t in TARGETS.values() if t.capability == capability)
     cases: dict[tuple[object, ...], Compile] = {}
     for dtype in ("fp32", "fp16", "bf16") if target.has_bf16 else ("fp32", "fp16"):
         size = 4 if dtype == "fp32" else 2
         for batch, matrices in ((1, 1), (1, 2), (4, 1), (16, 1), (16, 2)):
             for rows, columns in SHAPES:
-                made = config(batch, rows, columns, size, capability, matrices)
+                made = config(batch, rows, columns, size, target.capability, matrices)
                 whole = made.block_k >= columns
                 key = (dtype, batch, matrices, made, whole)
                 cases.setdefault(key, _case(dtype, batch, matrices, made, whole))

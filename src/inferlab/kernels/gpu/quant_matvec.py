@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from inferlab.errors import InferlabError
-from inferlab.kernels.gpu.compiled import TARGETS, Capability, Compile
+from inferlab.kernels.gpu.compiled import Capability, Compile, Target
 from inferlab.kernels.gpu.dsl import capability, jit, tl, triton
 from inferlab.kernels.gpu.matvec import (
     MOST_ROWS,
@@ -292,15 +292,14 @@ def traffic(
     return matrices * matrix + vectors * itemsize
 
 
-def aot(capability: Capability) -> list[Compile]:
+def aot(target: Target) -> list[Compile]:
     """Return what `launch` compiles on such a GPU."""
-    target = next(t for t in TARGETS.values() if t.capability == capability)
     cases: dict[tuple[object, ...], Compile] = {}
     dtype = "bf16" if target.has_bf16 else "fp16"
     for format in OFFSETS:
         for batch, matrices in ((1, 1), (1, 2), (4, 1)):
             for rows, columns in SHAPES[2:]:
-                made = config(batch, rows, columns, format, capability, matrices)
+                made = config(batch, rows, columns, format, target.capability, matrices)
                 whole = made.blocks * BLOCK >= columns
                 key = (format, matrices, made, whole)
                 cases.setdefault(key, _case(format, dtype, batch, matrices, made, whole))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from inferlab.errors import InferlabError
-from inferlab.kernels.gpu.compiled import TARGETS, Capability, Compile
+from inferlab.kernels.gpu.compiled import Capability, Compile, Target
 from inferlab.kernels.gpu.dsl import capability, jit, tl, triton
 
 LONGEST = 32768  # values of a row: what the registers of one program hold
@@ -82,13 +82,12 @@ def traffic(rows: int, size: int, itemsize: int, residual: bool = False) -> int:
     return ((4 if residual else 2) * rows + 1) * size * itemsize
 
 
-def aot(capability: Capability) -> list[Compile]:
+def aot(target: Target) -> list[Compile]:
     """Return what `launch` compiles on such a GPU, for models small and large."""
-    target = next(t for t in TARGETS.values() if t.capability == capability)
     cases = []
     for dtype in ("fp32", "bf16" if target.has_bf16 else "fp16"):
         for size in (576, 4096, 16384):
-            block, warps = config(size, 4 if dtype == "fp32" else 2, capability)
+            block, warps = config(size, 4 if dtype == "fp32" else 2, target.capability)
             strides = ("x_stride", "residual_stride", "out_stride", "total_stride")
             for fused in (False, True):
                 cases.append(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from inferlab.errors import InferlabError
-from inferlab.kernels.gpu.compiled import TARGETS, Capability, Compile
+from inferlab.kernels.gpu.compiled import Capability, Compile, Target
 from inferlab.kernels.gpu.dsl import capability, jit, tl, triton
 
 MOST_HEADS = 32  # of a program
@@ -148,9 +148,8 @@ def traffic(rows: int, heads: int, kv_heads: int, size: int, pairs: int, itemsiz
     return rows * (2 * (heads + 2 * kv_heads) * size * itemsize + 2 * pairs * 4)
 
 
-def aot(capability: Capability) -> list[Compile]:
+def aot(target: Target) -> list[Compile]:
     """Return what `launch` compiles on such a GPU, for (heads, KV heads, channels) of models."""
-    target = next(t for t in TARGETS.values() if t.capability == capability)
     tensors = ("q", "k", "v", "out", "k_pages", "v_pages", "q_norm", "k_norm")
     counts = ("heads", "kv_heads", "tokens", "pages", "block", "blocks", "table_row")
     strides = [f"{tensor}_{step}" for tensor in ("q", "k", "v", "out") for step in ("row", "head")]
@@ -159,7 +158,9 @@ def aot(capability: Capability) -> list[Compile]:
     for dtype in ("fp32", "bf16" if target.has_bf16 else "fp16"):
         for heads, size, pairs in ((9, 64, 32), (32, 128, 64), (32, 80, 40), (32, 96, 16)):
             for norm in (False, True):
-                together, warps = config(heads, size, 4 if dtype == "fp32" else 2, capability)
+                together, warps = config(
+                    heads, size, 4 if dtype == "fp32" else 2, target.capability
+                )
                 cases.append(
                     Compile(
                         rope_and_cache_kernel,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from inferlab.kernels.gpu.compiled import Capability, Compile
+from inferlab.kernels.gpu.compiled import Compile, Target
 from inferlab.kernels.gpu.dsl import interpreted, jit, tl, triton
 
 CHUNK = 2048  # tokens a program takes
@@ -323,7 +323,7 @@ def traffic(batch: int, vocab: int, itemsize: int) -> int:
     return batch * (vocab * itemsize + 8)
 
 
-def aot(capability: Capability) -> list[Compile]:
+def aot(target: Target) -> list[Compile]:
     """Return what `launch` compiles on such a GPU, for a vocabulary of up to 262,144 tokens."""
     tensors = {"peaks": "*fp32", "places": "*i32", "state": "*i64", "buckets": "*i64"}
     tensors |= {"held": "*i64", "seeds": "*i64", "offsets": "*i64", "out": "*i64"}

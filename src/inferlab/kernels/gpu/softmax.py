@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from inferlab.kernels.gpu.compiled import Capability, Compile
+from inferlab.kernels.gpu.compiled import Compile, Target
 from inferlab.kernels.gpu.dsl import jit, tl, triton
 
 LONGEST_BLOCK = 16384  # elements of a row that one program keeps in registers
@@ -77,7 +77,7 @@ def traffic(rows: int, columns: int, itemsize: int) -> int:
     return 2 * rows * columns * itemsize
 
 
-def aot(capability: Capability) -> list[Compile]:
+def aot(target: Target) -> list[Compile]:
     """Return what `launch` compiles on such a GPU."""
     cases = []
     for columns in (512, 4096, LONGEST_BLOCK, 131072):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferlab.kernels.gpu.compiled import Capability, Compile
+from inferlab.kernels.gpu.compiled import Compile, Target
 from inferlab.kernels.gpu.dsl import jit, tl, triton
 
 BLOCK = 2048  # elements a program adds
@@ -35,7 +35,7 @@ def traffic(size: int, itemsize: int) -> int:
     return 3 * size * itemsize
 
 
-def aot(capability: Capability) -> list[Compile]:
+def aot(target: Target) -> list[Compile]:
     """Return what `launch` compiles on such a GPU."""
     return [
         Compile(
