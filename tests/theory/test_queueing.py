@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferlab.errors import InferlabError
-from inferlab.theory import latency, queueing
+from inferlab.theory import costs, hardware, latency, models, queueing, roofline
 from inferlab.theory.queueing import Job, PassCosts, Step
 
 COSTS = PassCosts({1: 0.010, 16: 0.025}, {1: 0.010, 64: 0.040, 256: 0.130}, per_context=1e-6)
@@ -226,16 +226,34 @@ def test_ten_thousand_requests_are_quick():
 
 
 def test_throughput_saturates_and_goodput_falls():
-    """What chapter 14 is about, at a quarter of its size."""
-    slos = {"ttft": 0.5, "tpot": 0.05}
-    tokens, good = [], []
-    for rate in (2.0, 8.0, 64.0):
-        served = queueing.serve(queueing.jobs(rate, 500, prompt=64, output=32), COSTS)
-        tokens.append(latency.throughput(served.requests))
-        good.append(latency.goodput(served.requests, slos))
+    """What chapter 14 is about, at a third of its size."""
+    slo = {"ttft": 0.5, "tpot": 0.05}
+    found = queueing.sweep([2.0, 8.0, 32.0, 64.0], COSTS, slo, count=400, seeds=(0,))
+    assert found["rates"] == [2.0, 8.0, 32.0, 64.0]
+    tokens, good = found["tokens"], found["good"]
     assert tokens[0] < tokens[1] < tokens[2]
+    assert tokens[3] == pytest.approx(tokens[2], rel=0.05)
     assert good[1] > good[0]
-    assert good[2] < 0.2 * good[1]
+    assert good[3] < 0.2 * good[1]
+    assert found["ttft"] == sorted(found["ttft"])
+    for answered, kept, tokens, kept_tokens, share in zip(
+        *(found[n] for n in ("answered", "good", "tokens", "good_tokens", "attained")), strict=True
+    ):
+        assert kept == pytest.approx(share * answered)
+        assert tokens == pytest.approx(32 * answered)
+        assert kept_tokens == pytest.approx(32 * kept)
+
+
+def test_a_sweep_is_the_runs_of_its_seeds():
+    slo, rate = {"ttft": 0.2}, 10.0
+    runs = [queueing.serve(queueing.jobs(rate, 50, seed=seed), COSTS).requests for seed in (3, 4)]
+    seconds = sum(latency.duration(run) for run in runs)
+    kept = sum(latency.meets(one, slo) for run in runs for one in run)
+    found = queueing.sweep([rate], COSTS, slo, count=50, seeds=(3, 4))
+    assert found["good"] == [pytest.approx(kept / seconds)]
+    assert found["answered"] == [pytest.approx(100 / seconds)]
+    with pytest.raises(InferlabError, match="seeds"):
+        queueing.sweep([1.0], COSTS, slo, seeds=())
 
 
 @pytest.mark.parametrize(
@@ -284,3 +302,29 @@ def test_costs_are_read_off_the_measured_passes():
         PassCosts({1: 1.0}, {})
     with pytest.raises(InferlabError, match="decode"):
         PassCosts({0: 1.0}, {1: 1.0})
+
+
+def test_costs_come_from_a_record():
+    record = {
+        "batch": {"answers": [1, 4], "samples": [[0.2, 0.1, 0.3], [0.5]]},
+        "passes": {"tokens": [1, 8], "samples": [[0.2], [0.9, 0.7]]},
+        "context": {"tokens": [1, 101], "samples": [[0.2], [0.3]]},
+    }
+    found = PassCosts.of_record(record)
+    assert (found.decode, found.prefill) == ({1: 0.2, 4: 0.5}, {1: 0.2, 8: 0.8})
+    assert found.per_context == pytest.approx(0.001)
+    assert not found.mixed
+
+
+def test_costs_of_a_perfect_engine_are_the_rooflines():
+    shape, chip = models.get("llama-3.1-8b"), hardware.get("h100-sxm")
+    found = PassCosts.predicted(shape, chip)
+    for rows in (1, 64, 512):
+        step = costs.decode_step(shape, 0, rows)
+        assert found(Step(rows)) == roofline.place(step, chip).seconds
+        # A past of a thousand tokens behind each row is read over the same bus. Where that makes
+        # attention's part wait for bytes, as here, both ways of counting agree.
+        step = roofline.place(costs.decode_step(shape, 1000, rows), chip).seconds
+        assert found(Step(rows, (), 1000 * rows)) == pytest.approx(step, rel=0.02)
+    assert found(Step(0, (1024,))) == roofline.place(costs.prefill(shape, 1024), chip).seconds
+    assert found(Step(24, (1000,))) == found(Step(0, (1024,)))

@@ -11,14 +11,19 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from inferlab.errors import InferlabError
+from inferlab.theory import costs, formats, latency, roofline
+from inferlab.theory.hardware import Hardware
 from inferlab.theory.latency import RequestTimes
+from inferlab.theory.shapes import ModelShape
 
 # Arrivals
 
@@ -111,6 +116,43 @@ class PassCosts:
             table = getattr(self, name)
             if not table or min(table) < 1 or min(table.values()) <= 0:
                 raise InferlabError(f"{name} must map sizes from 1 on to positive seconds")
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> PassCosts:
+        """Return the costs that a record of `inferlab record` holds: medians of its samples."""
+
+        def table(part: str, size: str) -> dict[int, float]:
+            pairs = zip(record[part][size], record[part]["samples"], strict=True)
+            return {int(count): statistics.median(samples) for count, samples in pairs}
+
+        past = table("context", "tokens")
+        least, most = min(past), max(past)
+        slope = (past[most] - past[least]) / (most - least) if most > least else 0.0
+        return cls(table("batch", "answers"), table("passes", "tokens"), max(0.0, slope))
+
+    @classmethod
+    def predicted(
+        cls,
+        shape: ModelShape,
+        chip: Hardware,
+        dtype: str | None = None,
+        *,
+        mixed: bool = True,
+        sizes: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048),
+    ) -> PassCosts:
+        """Return the costs of a perfect engine: the roofline time of each pass."""
+        dtype = dtype or chip.default_dtype
+
+        def seconds(cost: costs.Cost) -> float:
+            return roofline.place(cost, chip, dtype).seconds
+
+        kv = costs.kv_bytes_per_token(shape, formats.activation_format(dtype))
+        return cls(
+            {n: seconds(costs.decode_step(shape, 0, n, dtype=dtype)) for n in sizes},
+            {n: seconds(costs.prefill(shape, n, dtype=dtype)) for n in sizes},
+            kv / chip.bandwidth,
+            mixed,
+        )
 
     @cached_property
     def _lines(self) -> tuple[Callable[[int], float], Callable[[int], float]]:
@@ -327,3 +369,48 @@ def draw_lengths(
         ranges.append((low, high))
     for _ in range(count):
         yield draw.randint(*ranges[0]), draw.randint(*ranges[1])
+
+
+def sweep(
+    rates: Sequence[float],
+    seconds: Callable[[Step], float],
+    slo: Mapping[str, float],
+    *,
+    count: int = 300,
+    seeds: Sequence[int] = (0, 1, 2),
+    prompt: int | tuple[int, int] = 64,
+    output: int | tuple[int, int] = 32,
+    burstiness: float = 1.0,
+    max_batch: int = 16,
+    step_tokens: int = 256,
+) -> dict[str, list[float]]:
+    """Return what comes of `count` requests at each of the offered `rates`, over all seeds.
+
+    `answered` and `good` are requests a second, all of them and those that keep every promise in
+    `slo`; `tokens` are output tokens a second, `good_tokens` those of requests that keep them,
+    `attained` is the share of requests that do, and `ttft` the median wait for the first token.
+    """
+    if not seeds:
+        raise InferlabError("seeds is empty: give at least one")
+    names = ("answered", "good", "tokens", "good_tokens", "attained", "ttft")
+    found: dict[str, list[float]] = {"rates": list(rates), **{name: [] for name in names}}
+    for rate in rates:
+        runs = [
+            serve(
+                jobs(rate, count, prompt=prompt, output=output, burstiness=burstiness, seed=seed),
+                seconds,
+                max_batch=max_batch,
+                step_tokens=step_tokens,
+            ).requests
+            for seed in seeds
+        ]
+        total = sum(map(latency.duration, runs))
+        every = [one for run in runs for one in run]
+        good = [one for one in every if latency.meets(one, slo)]
+        found["answered"].append(len(every) / total)
+        found["good"].append(len(good) / total)
+        found["tokens"].append(latency.throughput(every, total))
+        found["good_tokens"].append(latency.throughput(good, total))
+        found["attained"].append(latency.attainment(every, slo))
+        found["ttft"].append(latency.percentile(latency.ttft(every), 50))
+    return found
