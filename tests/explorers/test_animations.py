@@ -11,6 +11,8 @@ import pytest
 from inferlab.errors import InferlabError
 from inferlab.explorers import classical, forward, html, latency, scenes
 from inferlab.explorers import hardware as machines
+from inferlab.explorers import trace as traces
+from inferlab.measure.rehearsal import Arrival, rehearse
 from inferlab.theory import costs, formats, hardware, limits, models, roofline, trends
 
 LLAMA, SMOL = models.get("llama-2-70b"), models.get("smollm2-135m")
@@ -30,6 +32,9 @@ STEPS = [
     {"text": ".", "candidates": [(".", 0.6), (",", 0.3), ("\n", 0.02)]},
     {"text": "\n"},
 ]
+PROMPTS = {"A": [*range(52)], "you": [*range(32), *range(90, 120)], "B": [*range(200, 330)]}
+ARRIVALS = [Arrival(name, 0.3 * i, prompt, 24) for i, (name, prompt) in enumerate(PROMPTS.items())]
+FILM = rehearse(ARRIVALS, SMOL, XEON, "bf16", blocks=14).as_dict()
 DATA = {
     "request": scenes.request_data(RECORD, SMOL, CPU, "bf16"),
     "thirty-ms": scenes.thirty_ms_data(
@@ -48,6 +53,7 @@ DATA = {
         "models": sorted(classical.rows(SMOL, 780, 12), key=lambda row: row["flops"]),
     },
     "timeline": latency.timeline_data(RECORD),
+    "trace": traces.trace_data(FILM, "you"),
     "sink": forward.sink_data([(LLAMA, H100, "bf16"), (SMOL, CPU, "bf16")]),
 }
 NAMES = list(DATA)
@@ -128,6 +134,7 @@ def test_shared_trips_are_theorys_passes():
         lambda: scenes.ceiling(LLAMA, H100),
         lambda: scenes.append([(LLAMA, H100, "bf16")], 12),
         lambda: classical.shallow(SMOL, 780, 12),
+        lambda: traces.trace(FILM, "you"),
         lambda: forward.sink([(LLAMA, H100, "bf16")]),
         lambda: latency.timeline(RECORD),
     ],

@@ -31,8 +31,10 @@ from inferlab.figures import (
     stills,
     style,
     sweep,
+    trace,
     wall,
 )
+from inferlab.measure.rehearsal import Arrival, rehearse
 from inferlab.theory import costs, hardware, limits, models, nominal
 from inferlab.theory import roofline as roofs
 from inferlab.theory.costs import Cost, Part
@@ -61,7 +63,17 @@ RUNGS = {
 }
 LIMITS = {"dot product": (5e9, "memory's bytes"), "matrix product": (1e11, "the best product")}
 
+
+def film() -> dict:
+    """Three who meet in one engine; the second begins like the first."""
+    prompts = {"A": [*range(52)], "you": [*range(32), *range(90, 120)], "B": [*range(200, 330)]}
+    arrivals = [Arrival(name, 0.02 * i, ids, 24) for i, (name, ids) in enumerate(prompts.items())]
+    return rehearse(arrivals, SMOL, CPUS[0], "bf16", blocks=14).as_dict()
+
+
 FIGURES = {
+    "lives": lambda: trace.lives(film(), "you"),
+    "lives without blocks": lambda: trace.lives({"requests": film()["requests"]}, "you"),
     "two bars": lambda: machine.two_bars(17e9, 81e9, dtype="fp32"),
     "sweep": sweep.plot,
     "prediction": lambda: step.prediction(0.003, 0.03, 0.035),
@@ -384,3 +396,23 @@ def test_stills_count_what_their_data_hold():
     trip = scenes.thirty_ms_data([(LLAMA, H100, "bf16")])
     case = trip["cases"][0]
     assert f"{int(case['memory_s'] / case['compute_s'])} tokens" in words(stills.thirty_ms(trip))
+
+
+# Requests in time
+
+
+def test_the_times_of_a_request_are_those_of_its_events():
+    for one in film()["requests"]:
+        found, events = trace.spans(one["events"]), one["events"]
+        times = {
+            kind: [e["time_s"] for e in events if e["kind"] == kind]
+            for kind in ("scheduled", "chunk", "token")
+        }
+        assert [to for _, to in found["wait"]] == times["scheduled"]
+        assert [to for _, to in found["read"]] == times["chunk"]
+        assert [to for _, to in found["write"]] == times["token"]
+        assert found["wait"][0][0] == 0
+        assert all(since <= to for part in found.values() for since, to in part)
+    assert title(FIGURES["lives"]()).startswith("You waited")
+    assert "still to be found" in words(FIGURES["lives"]())
+    assert "still to be found" not in words(FIGURES["lives without blocks"]())

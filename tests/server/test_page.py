@@ -297,7 +297,10 @@ DRAWN = """() => {
 def test_blocks_and_ticks_stand_at_their_true_times(enter):
     page = enter(calm=True)
     ask(page, "hello")
-    page.evaluate("import('/page/life.js').then((life) => { globalThis.life = life; })")
+    page.evaluate(
+        """Promise.all([import("/page/life.js"), import("/page/fold.js")])
+        .then(([life, { fold }]) => { globalThis.life = { ...life, fold }; })"""
+    )
     found = page.evaluate(DRAWN)
     assert found["waits"] == [[2, 99], [702, 99]]
     assert found["reads"] == [[102, 99], [302, 99], [802, 99]]

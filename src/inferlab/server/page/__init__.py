@@ -2,7 +2,7 @@
 
 Hand-written HTML, CSS and JavaScript, sent as they stand. The page loads nothing from elsewhere,
 and its content security policy says so. What it shares with the book's explorers (how numbers are
-written, how elements are made) is theirs, served under the same roof.
+written, how events add up) is theirs, served under the same roof.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ FILES = MappingProxyType(
         "life.js": _HERE / "life.js",
         "stream.js": _HERE / "stream.js",
         "dom.js": _SHARED / "dom.js",
+        "fold.js": _SHARED / "fold.js",
         "format.js": _SHARED / "format.js",
     }
 )

@@ -5,34 +5,6 @@ import { bytes, byteRate, number, percent, seconds, whole } from "./format.js";
 
 const tokens = (count) => `${whole(count)} token${count === 1 ? "" : "s"}`;
 
-// What the events of a request say: stretches of waiting, chunks of the prompt, moments of tokens;
-// what it holds in memory; and which state it has been in, since when.
-export function fold(events) {
-  const life = { waits: [], chunks: [], tokens: [], cached: null, held: 0, read: [], written: 0,
-    preempted: 0, state: "waiting", since: 0, end: null };
-  for (const { time_s: time, began_s: began, kind, tokens: count = 0 } of events) {
-    if (kind === "scheduled") {
-      life.waits.push({ from: life.since, to: time });
-      life.cached ??= count;
-      Object.assign(life, { held: count, read: [], written: 0, state: "prefill", since: time });
-    } else if (kind === "chunk") {
-      life.chunks.push({ from: began ?? life.since, to: time, tokens: count });
-      life.read.push(count);
-      life.since = time;
-    } else if (kind === "token") {
-      life.tokens.push(time);
-      life.written += 1;
-      Object.assign(life, { state: "decode", since: time });
-    } else if (kind === "preempted") {
-      Object.assign(life, { held: 0, read: [], written: 0, state: "waiting", since: time });
-      life.preempted += 1;
-    } else if (kind === "finished") {
-      Object.assign(life, { state: "done", end: time });
-    }
-  }
-  return life;
-}
-
 // The numbers of a request: its account once that has come, until then what the events tell.
 export function measure(life, account) {
   const count = life.tokens.length;
@@ -153,7 +125,8 @@ export function words(life) {
     prefill: read ? `${tokens(read)}${life.chunks.length > 1 ? ` in ${life.chunks.length} chunks` : ""}` : "",
     decode: life.tokens.length ? `${tokens(life.tokens.length)}, a tick each` : "a tick a token",
     memory: life.held + inside + life.written
-      ? [[life.held, "from the cache", "kv"], [inside, "read now", "compute"], [life.written, "written", "bytes"]] : [],
+      ? [[life.held, "from the cache", "kv"], [inside, "read now", "compute"], [life.written, "written", "bytes"]]
+        .filter(([count]) => count) : [],
   };
 }
 

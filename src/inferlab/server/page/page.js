@@ -1,8 +1,9 @@
 // The page: a conversation, what is typed, and which request's life is shown beside it.
 
 import { calm, h, onWidth, replace } from "./dom.js";
+import { fold } from "./fold.js";
 import { seconds, whole } from "./format.js";
-import { NUMBERS, draw, fold, measure, sum, words } from "./life.js";
+import { NUMBERS, draw, measure, sum, words } from "./life.js";
 import { complete, headers, reach, Trouble } from "./stream.js";
 
 const at = (id) => document.getElementById(id);
