@@ -1,4 +1,4 @@
-"""The command line: generate, chat, explain, device, bench, record."""
+"""The command line: generate, chat, serve, explain, device, bench, record."""
 
 from __future__ import annotations
 
@@ -243,6 +243,87 @@ def chat(
             _print_account(llm, stream.completion, as_json=as_json)
             if cut and not typed:
                 raise typer.Exit(INTERRUPTED)
+
+
+@app.command()
+def serve(
+    model: Model = None,
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes any free one.")] = 8000,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="INFERLAB_API_KEY", help="The bearer token that clients must send."),
+    ] = None,
+    max_batch: Annotated[int, typer.Option(help="Requests that run at a time.")] = 16,
+    max_waiting: Annotated[int, typer.Option(help="Requests that wait; more get a 429.")] = 128,
+    kv_tokens: Annotated[
+        int | None, typer.Option(help="Positions of KV cache for all; from memory if left out.")
+    ] = None,
+    step_tokens: Annotated[
+        int, typer.Option(help="Tokens of a step: rows that write first, then prompts.")
+    ] = 256,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="The longest answer; the context if left out.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds that a request may take.")] = 600.0,
+    threads: Threads = None,
+    quantize: Quantize = None,
+    activations: Activations = "auto",
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    kernels: Kernels = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
+) -> None:
+    """Serve a model by OpenAI's HTTP protocol, with a page to talk to it, until Ctrl-C."""
+    with _interruptible():
+        try:
+            from inferlab.server import run
+            from inferlab.server.app import Settings, create
+            from inferlab.server.metrics import Metrics
+            from inferlab.server.worker import Worker
+        except ModuleNotFoundError as error:
+            raise InferlabError(
+                f"serve needs {error.name}: pip install 'inferlab[engine]'"
+            ) from None
+        from inferlab.engine import LLM
+        from inferlab.engine.serving import Engine
+
+        held = run.bind(host, port)
+        local = run.is_loopback(held)
+        if not local and api_key is None:
+            _note(f"whoever reaches {host} may use this server: --api-key asks for a key")
+        with _progress("reading the model"):
+            llm = LLM.load(
+                model,
+                device,
+                dtype,
+                quantize,
+                kernels,
+                threads=threads,
+                activations=activations,
+            )
+            llm.warm_up()
+        _note_floats(llm, quantize)
+        engine = Engine(llm, kv_tokens=kv_tokens, max_batch=max_batch, step_tokens=step_tokens)
+        settings = Settings(
+            api_key=api_key,
+            hosts={"localhost", "127.0.0.1", "[::1]", host} if local else None,
+            max_tokens=max_tokens,
+            seconds=timeout,
+            bandwidth=_read_limit(llm.model.device.type),
+        )
+        worker = Worker(engine, Metrics(engine), max_batch=max_batch, max_waiting=max_waiting)
+        address = run.url(held)
+
+        def ready() -> None:
+            if as_json:
+                print(json.dumps({"url": address, "model": llm.name}), flush=True)
+            else:
+                print(address, flush=True)
+                _note(f"{llm.name}, {llm.dtype}: open the address, or point a client at /v1")
+
+        worker.start()
+        run.Server(create(worker, settings), worker, ready).run(sockets=[held])
 
 
 @app.command()

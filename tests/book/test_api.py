@@ -15,7 +15,7 @@ SHOWN = {
     for name in re.findall(r"automodule:: (\S+)", page.read_text(encoding="utf-8"))
 }
 #: Parts of the package that a reader of the book calls by name.
-PACKAGES = ("theory", "classical", "model", "engine", "measure", "records")
+PACKAGES = ("theory", "classical", "model", "engine", "measure", "records", "server")
 #: Modules that only others of the package call.
 INNER = {
     "inferlab.engine.cpu_step",
