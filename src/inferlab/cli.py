@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-    from inferlab.engine import LLM, Completion, Stream
+    from inferlab.engine import LLM, Completion, Stream, parallel
 
 Item = TypeVar("Item")
 
@@ -91,12 +91,15 @@ def _version(show: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", help="Print the version.", callback=_version, is_eager=True),
     ] = False,
 ) -> None:
     """Run a language model and see where its time goes."""
+    if _has_company() and context.invoked_subcommand != "generate":
+        raise InferlabError("torchrun starts generate alone: other commands are one process")
 
 
 @app.command()
@@ -132,7 +135,7 @@ def generate(
     as_json: Json = False,
 ) -> None:
     """Answer a prompt, and account for the time and the bytes of every token."""
-    with _interruptible():
+    with _interruptible(), _company(device) as group:
         from inferlab.engine import LLM, SamplingParams
 
         params = SamplingParams(
@@ -146,11 +149,14 @@ def generate(
             ignore_eos=ignore_eos,
             logprobs=logprobs,
         )
-        text = _from_stdin() if prompt == "-" else prompt
+        text = prompt
+        if prompt == "-":
+            text = group.text(_from_stdin) if group else _from_stdin()
         if not text:
             raise InferlabError("prompt is empty: give some text, or - and text on standard input")
-        with _progress("reading the model"):
-            llm = LLM.load(
+
+        def load() -> LLM:
+            return LLM.load(
                 model,
                 device,
                 dtype,
@@ -158,16 +164,24 @@ def generate(
                 kernels,
                 threads=threads,
                 activations=activations,
+                group=group,
             )
+
+        with _progress("reading the model"):
+            llm = group.together(load) if group else load()
         _note_floats(llm, quantize)
+        if group:
+            _note(f"{group.size} ranks; torch decodes, other kernels could not add up across them")
         ids: str | list[int] = text
         if llm.tokenizer and llm.tokenizer.has_chat_template and not raw:
             ids = llm.tokenizer.chat([{"role": "user", "content": text}], system)
         elif system is not None:
             raise InferlabError("system needs a chat template: the model has none, or --raw is on")
         stream = llm.stream(ids, params)
-        cut = _print_stream(stream, quiet=as_json)
-        _print_account(llm, stream.completion, as_json=as_json)
+        with group.deferred() if group else contextlib.nullcontext():
+            cut = _print_stream(stream, quiet=as_json)
+        if not group or group.rank == 0:
+            _print_account(llm, stream.completion, as_json=as_json)
         if cut:
             raise typer.Exit(INTERRUPTED)
 
@@ -255,7 +269,9 @@ def serve(
         typer.Option(envvar="INFERLAB_API_KEY", help="The bearer token that clients must send."),
     ] = None,
     max_batch: Annotated[int, typer.Option(help="Requests that run at a time.")] = 16,
-    max_waiting: Annotated[int, typer.Option(help="Requests that wait; more get a 429.")] = 128,
+    max_waiting: Annotated[
+        int, typer.Option(min=0, help="Requests that wait; more get a 429.")
+    ] = 128,
     kv_tokens: Annotated[
         int | None, typer.Option(help="Positions of KV cache for all; from memory if left out.")
     ] = None,
@@ -263,9 +279,11 @@ def serve(
         int, typer.Option(help="Tokens of a step: rows that write first, then prompts.")
     ] = 256,
     max_tokens: Annotated[
-        int | None, typer.Option(help="The longest answer; the context if left out.")
+        int | None, typer.Option(min=1, help="The longest answer; the context if left out.")
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that a request may take.")] = 600.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds that a request may take.")
+    ] = 600.0,
     threads: Threads = None,
     quantize: Quantize = None,
     activations: Activations = "auto",
@@ -290,7 +308,7 @@ def serve(
 
         held = run.bind(host, port)
         local = run.is_loopback(held)
-        if not local and api_key is None:
+        if not local and not api_key:
             _note(f"whoever reaches {host} may use this server: --api-key asks for a key")
         with _progress("reading the model"):
             llm = LLM.load(
@@ -306,7 +324,7 @@ def serve(
         _note_floats(llm, quantize)
         engine = Engine(llm, kv_tokens=kv_tokens, max_batch=max_batch, step_tokens=step_tokens)
         settings = Settings(
-            api_key=api_key,
+            api_key=api_key or None,
             hosts={"localhost", "127.0.0.1", "[::1]", host} if local else None,
             max_tokens=max_tokens,
             seconds=timeout,
@@ -676,6 +694,34 @@ def record(
     print(json.dumps(made, allow_nan=False) if as_json else path)
 
 
+def _has_company() -> bool:
+    """Whether torchrun started this process and others beside it."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and os.environ["WORLD_SIZE"] != "1"
+
+
+@contextlib.contextmanager
+def _company(device: str) -> Iterator[parallel.Group | None]:
+    """Meet the processes beside this one, if there are any; all but rank 0 are then silent."""
+    if not _has_company():
+        yield None
+        return
+    from inferlab.engine import parallel
+
+    left: typer.Exit | None = None
+    with contextlib.ExitStack() as stack:
+        group = stack.enter_context(parallel.join(device))
+        if group.rank:
+            nowhere = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+            stack.enter_context(contextlib.redirect_stdout(nowhere))
+            stack.enter_context(contextlib.redirect_stderr(nowhere))
+        try:
+            yield group
+        except typer.Exit as code:  # an orderly end, as all have it
+            left = code
+    if left:
+        raise left
+
+
 def _from_stdin() -> str:
     if sys.stdin.isatty():
         _note("prompt, then Ctrl-D:")
@@ -714,7 +760,9 @@ def _print_stream(stream: Stream, *, quiet: bool) -> bool:
 
 def _print_account(llm: LLM, completion: Completion, *, as_json: bool) -> None:
     """Print what an answer cost: as JSON on stdout, or for people on stderr."""
-    limit = _read_limit(llm.model.device.type) if completion.tpot_s else None
+    # Ranks on a CPU share what it reads, and this is one of them.
+    measured = completion.tpot_s and not (llm.ranks > 1 and llm.model.device.type == "cpu")
+    limit = _read_limit(llm.model.device.type) if measured else None
     account = _account(llm, completion, limit)
     if as_json:
         print(json.dumps(account, ensure_ascii=False, allow_nan=False), flush=True)
@@ -722,7 +770,7 @@ def _print_account(llm: LLM, completion: Completion, *, as_json: bool) -> None:
     cached = f" ({completion.cached_tokens} cached)" if completion.cached_tokens else ""
     words = [
         f"{completion.prompt_tokens} prompt{cached} + {completion.output_tokens} output tokens",
-        llm.dtype,
+        llm.dtype if llm.ranks == 1 else f"{llm.dtype}, rank 0 of {llm.ranks}",
     ]
     if completion.ttft_s is not None:
         words.append(f"TTFT {units.seconds_text(completion.ttft_s)}")
@@ -745,6 +793,7 @@ def _account(llm: LLM, completion: Completion, limit: float | None) -> dict[str,
     account = {name: getattr(completion, name) for name in ACCOUNT}
     account["fraction_of_bandwidth"] = achieved / limit if achieved and limit else None
     account |= {"device": llm.model.device.type, "dtype": llm.dtype, "model": llm.name}
+    account["ranks"] = llm.ranks  # bytes are those of rank 0
     account["matrices"] = {name: len(held) for name, held in llm.model.formats.items()}
     if completion.logprobs is not None:
         account["logprobs"] = [dataclasses.asdict(at) for at in completion.logprobs]
@@ -859,7 +908,8 @@ def main() -> None:
 
 
 def _fail(text: str, code: int = 2) -> NoReturn:
-    print(f"inferlab: {text}", file=sys.stderr)
+    if not _has_company() or os.environ["LOCAL_RANK"] == "0":  # once is enough
+        print(f"inferlab: {text}", file=sys.stderr)
     sys.exit(code)
 
 

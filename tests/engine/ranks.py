@@ -12,51 +12,80 @@ import json
 import multiprocessing
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from inferlab.engine import parallel
+from inferlab.engine import LLM, SamplingParams, parallel
 from inferlab.engine.kv_cache import ContiguousCache
 from inferlab.errors import InferlabError
 from inferlab.model import checkpoint
 
 PROMPT = [3, 141, 59, 26, 53, 58, 97, 93, 23]
 STEPS = 8
+GREEDY = SamplingParams(ignore_eos=True)
+BY_CHANCE = SamplingParams(ignore_eos=True, temperature=1.0)  # no seed
 
 
-def run(model):
-    """Read PROMPT, then answer greedily; return the logits of both, and what the rank holds."""
-    cache = ContiguousCache(model.config, 1, len(PROMPT) + STEPS)
+def run(model, steps=STEPS):
+    """Read PROMPT, then answer greedily; return the logits of both, and what the rank holds.
+
+    And two answers that the engine gives side by side: a greedy one, and one by chance.
+    """
+    cache = ContiguousCache(model.config, 1, len(PROMPT) + steps)
     ids = torch.tensor([PROMPT])
     read = model.forward(ids, cache.positions(len(PROMPT)), cache, logits="all")
-    logits, tokens, steps = read[:, -1], [], []
-    for _ in range(STEPS):
+    logits, tokens, later = read[:, -1], [], []
+    for _ in range(steps):
         tokens.append(int(logits.argmax()))
         logits = model.forward(torch.tensor([tokens[-1:]]), cache.positions(1), cache)
-        steps.append(logits)
+        later.append(logits)
+    llm = LLM(model, kernels="torch")
+    own = [replace(params, max_new_tokens=steps) for params in (GREEDY, BY_CHANCE)]
+    answers = llm.generate([PROMPT, PROMPT[:4]], own)
+    matrices = [t for t in model.weights.streamed() if isinstance(t, torch.Tensor)]
     return {
         "read": read[0],
-        "steps": torch.cat(steps),
+        "steps": torch.cat(later),
         "tokens": tokens,
         "kv_heads": cache.k.shape[2],
         "bytes": model.streamed_bytes,
         "formats": sorted(model.formats),
+        "answers": [answer.token_ids for answer in answers],
+        "floats": sum(t.nbytes for t in matrices),
+        "held": sum(t.untyped_storage().nbytes() for t in matrices),
     }
+
+
+def fail_on_one(group):
+    """Return what each rank hears of an error that the last one alone has."""
+
+    def read():
+        if group.rank == group.size - 1:
+            raise InferlabError("no such file")
+        return group.rank
+
+    try:
+        group.together(read)
+    except InferlabError as error:
+        return str(error)
 
 
 def one(rank, jobs, folder):
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     torch.set_num_threads(1)
     found = {}
-    with parallel.join(torch.device("cpu")) as group:
+    with parallel.join("cpu") as group:
         for job in jobs:
             try:
                 opened = checkpoint.open(Path(job["path"])).shared(group)
-                found[job["name"]] = run(opened.load(quantize=job["quantize"]))
+                found[job["name"]] = run(opened.load(quantize=job["quantize"]), job["steps"])
             except InferlabError as error:
                 found[job["name"]] = {"error": str(error)}
+        found["lone error"] = fail_on_one(group)
+        found["together"] = group.together(lambda: group.rank)
         torch.save(found, folder / f"{group.size}-{rank}.pt")
 
 

@@ -12,15 +12,19 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import psutil
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import save_file
 
+from inferlab.engine import LLM, SamplingParams
 from inferlab.errors import InferlabError
 from inferlab.model import checkpoint, source
 from inferlab.model import config as configs
 from inferlab.model.checkpoint import OF_LAYER, OF_MODEL, layer_shapes, model_shapes
 from inferlab.model.sharding import shares
+from inferlab.model.tokenizer import BYTE_OF
 
 RANKS = Path(__file__).with_name("ranks.py")
 _spec = importlib.util.spec_from_file_location("ranks", RANKS)
@@ -28,6 +32,7 @@ ranks = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(ranks)
 
 SECONDS = 240
+GREEDY = SamplingParams(max_new_tokens=12, ignore_eos=True)
 SIZES = {
     "model_type": "llama",
     "hidden_size": 64,
@@ -36,7 +41,7 @@ SIZES = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "vocab_size": 258,
-    "max_position_embeddings": 64,
+    "max_position_embeddings": 4096,
     "tie_word_embeddings": False,
 }
 MODELS = {
@@ -93,6 +98,12 @@ def folder(tmp_path_factory):
             if part != "head" or not c.tied:
                 tensors[OF_MODEL[part][0]] = draw(part, shape)
         (path / "config.json").write_text(json.dumps(SIZES | MODELS[name]))
+        alphabet = sorted(BYTE_OF, key=BYTE_OF.get)
+        model = tokenizers.models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[])
+        tokenizer = tokenizers.Tokenizer(model)
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = tokenizers.decoders.ByteLevel()
+        tokenizer.save(str(path / "tokenizer.json"))
         save_file(tensors, path / "model.safetensors")
         return path
 
@@ -104,30 +115,45 @@ def seen(tmp_path_factory, folder):
     """Return what each rank of so many saw, by job: seen[ranks][rank][name]."""
     out = tmp_path_factory.mktemp("seen")
 
-    def job(name, path, quantize=None):
-        return {"name": name, "path": str(path), "quantize": quantize}
+    def job(name, path, quantize=None, steps=ranks.STEPS):
+        return {"name": name, "path": str(path), "quantize": quantize, "steps": steps}
 
     jobs = {ranks: [job(name, folder(name)) for name in names] for ranks, names in FLOATS.items()}
     jobs[2] += [job(f"{name} {how}", folder(name), how) for name, how in ROUNDED]
     if source.installed():
-        jobs[2].append(job("gguf", source.installed()))
+        jobs[2].append(job("gguf", source.installed(), steps=2))
     (out / "jobs.json").write_text(json.dumps(jobs))
-    finish([sys.executable, str(RANKS), str(out)])
+    with started([sys.executable, str(RANKS), str(out)]) as process:
+        _, said = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, said
     return {n: [torch.load(out / f"{n}-{rank}.pt") for rank in range(n)] for n in jobs}
 
 
-def finish(command, **options):
-    """Run a command with all that it starts, and leave nothing of it behind; return its output."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        command, env=environment, text=True, stderr=subprocess.PIPE, start_new_session=True
-    )
-    try:
-        _, said = process.communicate(timeout=SECONDS)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 0, said
+@contextlib.contextmanager
+def started(command):
+    """Yield a running command, and leave nothing behind of what it has started."""
+    with subprocess.Popen(
+        command,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for child in psutil.Process(process.pid).children(recursive=True):
+                    child.kill()
+            process.kill()
+
+
+def torchrun(*arguments):
+    """Start `inferlab` on two ranks, as the README says."""
+    run = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "inferlab"]
+    return started([sys.executable, "-m", *run, *arguments])
 
 
 ALL = [(ranks, name) for ranks, names in FLOATS.items() for name in names]
@@ -140,7 +166,7 @@ def test_case_50_every_rank_has_the_logits_of_one_process(seen, folder, size, na
     for got in (rank[name] for rank in seen[size]):
         for part in ("read", "steps"):
             torch.testing.assert_close(got[part], want[part], atol=1e-4, rtol=0)
-        assert got["tokens"] == want["tokens"]
+        assert got["tokens"] == want["tokens"] == got["answers"][0]
         assert got["read"].shape[-1] == config(name).vocab  # a padded token can't be sampled
 
 
@@ -149,9 +175,22 @@ def test_a_rank_holds_its_own_heads_and_its_part_of_the_bytes(seen, folder, size
     whole, kv = ranks.run(checkpoint.open(folder(name)).load()), config(name).kv_heads
     got = [rank[name] for rank in seen[size]]
     assert sum(rank["kv_heads"] for rank in got) == max(kv, size)
+    assert all(rank["held"] == rank["floats"] for rank in got)  # no view into what is not its own
     norms = 4 * 64 * (2 * 2 + 1)
     assert max(rank["bytes"] for rank in got) < (whole["bytes"] - norms) * 0.7 + norms
     assert sum(rank["bytes"] for rank in got) >= whole["bytes"]
+
+
+def test_what_chance_picks_is_the_same_on_every_rank(seen):
+    drawn = [[rank[name]["answers"][1] for name in FLOATS[2]] for rank in seen[2]]
+    assert drawn[0] == drawn[1]
+    assert len(set(map(tuple, drawn[0]))) > len(drawn[0]) // 2
+
+
+def test_an_error_of_one_rank_is_raised_on_all(seen):
+    for size, rank_saw in seen.items():
+        assert {rank["lone error"] for rank in rank_saw} == {f"rank {size - 1}: no such file"}
+        assert [rank["together"] for rank in rank_saw] == list(range(size))
 
 
 @pytest.mark.parametrize(("name", "how"), ROUNDED[:2])
@@ -172,7 +211,7 @@ def test_blocks_that_ranks_would_cut_are_refused_by_name(seen):
 @pytest.mark.skipif(source.installed() is None, reason="make setup fetches SmolLM2")
 def test_smollm2_is_shared_as_its_file_stores_it(seen):
     """Blocks of 4 bits, rows of q and k in llama.cpp's order, three KV heads on two ranks."""
-    want = ranks.run(checkpoint.open(source.installed()).load())
+    want = ranks.run(checkpoint.open(source.installed()).load(), steps=2)
     got = [rank["gguf"] for rank in seen[2]]
     assert [rank["kv_heads"] for rank in got] == [1, 2]
     for rank in got:
@@ -216,3 +255,39 @@ def test_every_head_is_somewhere_and_a_rank_has_the_kv_heads_it_needs(heads):
 def test_case_50_a_model_too_small_for_the_ranks_is_refused_by_name(fields, size, named):
     with pytest.raises(InferlabError, match=f"{named} is too small to be shared by {size} ranks"):
         shares(configs.from_fields(SIZES | fields), size)
+
+
+def test_torchrun_prints_one_answer_that_of_one_process(folder):
+    path = folder("nine-heads")
+    want = LLM.load(path, kernels="torch").generate("two\nlines", GREEDY)[0]
+    options = ("--model", str(path), "--max-new-tokens", "12", "--ignore-eos", "--json")
+    with torchrun("generate", "-", *options) as process:
+        out, said = process.communicate("two\nlines\n", timeout=SECONDS)
+    assert process.returncode == 0, said
+    got = json.loads(out)  # rank 1 has printed nothing
+    assert (got["text"], got["token_ids"]) == (want.text, want.token_ids)
+    assert (got["ranks"], got["fraction_of_bandwidth"]) == (2, None)
+    assert said.count("2 ranks; torch decodes") == 1
+
+
+def test_ctrl_c_ends_every_rank_and_keeps_what_was_said(folder):
+    options = ("--max-new-tokens", "3900", "--ignore-eos")
+    with torchrun("generate", "hello", "--model", str(folder("llama")), *options) as process:
+        assert process.stdout.read(3)
+        ranks = psutil.Process(process.pid).children(recursive=True)
+        assert len(ranks) == 2
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=SECONDS)
+        assert psutil.wait_procs(ranks, timeout=10)[1] == []
+    assert process.returncode != 0
+    assert said.count("rank 0 of 2") == 1  # its account
+    assert "SIGKILL" not in said
+
+
+def test_what_all_ranks_refuse_is_said_once(folder):
+    options = ("--model", str(folder("llama")), "--kernels", "simd")
+    with torchrun("generate", "hello", *options) as process:
+        out, said = process.communicate(timeout=SECONDS)
+    assert (process.returncode, out) == (1, "")
+    assert said.count("inferlab: kernels simd can't add up what several ranks compute") == 1
+    assert said.count("Traceback") <= 1  # torchrun's own

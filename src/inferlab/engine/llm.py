@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
-from inferlab.engine import cpu_decode
+from inferlab.engine import cpu_decode, parallel
 from inferlab.engine.kv_cache import ContiguousCache, Rows
 from inferlab.engine.request import Completion, Request, answer
 from inferlab.engine.sampling import SamplingParams, sample
 from inferlab.errors import InferlabError, unknown
 from inferlab.model import checkpoint
 from inferlab.model import source as sources
+from inferlab.model.sharding import ShardedTransformer
 from inferlab.model.tokenizer import Tokenizer
 from inferlab.model.transformer import FLOATS, Transformer
 
@@ -93,6 +94,10 @@ class LLM:
         activations: str = "auto",
     ) -> None:
         _check_choices(kernels, threads, activations)
+        self._group: parallel.Group | None = None
+        if isinstance(model, ShardedTransformer):
+            self._group = cast("parallel.Group", model.group)
+            kernels = parallel.kernels(kernels)
         simd = cpu_decode.supports(model)
         if kernels == "simd" and not simd:
             raise InferlabError(
@@ -128,6 +133,7 @@ class LLM:
         *,
         threads: int | None = None,
         activations: str = "auto",
+        group: parallel.Group | None = None,
     ) -> LLM:
         """Read a checkpoint; see `model.source.find` for what `source` may be.
 
@@ -138,6 +144,7 @@ class LLM:
         Where the SIMD kernels meet quantised weights they round `activations` to int8 (auto), a
         scale for each 32, or leave them float32. Without numba torch widens quantised weights in
         each step, at half the speed of float32 ones: there "none" trades memory for time.
+        With a `group` this process reads and holds its part alone, and decodes by torch.
         """
         _check_choices(kernels, threads, activations)
         checkpoint.check_quantize(quantize)
@@ -145,6 +152,8 @@ class LLM:
         number = _dtype(dtype, where)
         path = sources.find(source)
         found = checkpoint.open(path)
+        if group is not None:
+            kernels, found = parallel.kernels(kernels), found.shared(group)
         name = path.stem if path.is_file() else str(source)
         tokenizer = found.tokenizer()
         if where.type == "cpu" and number == torch.float32 and kernels in ("auto", "simd"):
@@ -153,8 +162,14 @@ class LLM:
         llm = cls(
             model, tokenizer, name=name, kernels=kernels, threads=threads, activations=activations
         )
-        llm.warm_up(wait=False)
+        if group is None:  # the others may still be reading
+            llm.warm_up(wait=False)
         return llm
+
+    @property
+    def ranks(self) -> int:
+        """Processes that share the model; each has the same answers."""
+        return self._group.size if self._group else 1
 
     @property
     def dtype(self) -> str:
@@ -288,7 +303,7 @@ class LLM:
                     logits = self._prefill(request, row, chunk)
                     if logits is not None:
                         waiting.popleft()
-                        answer([request], logits)
+                        answer([request], logits, self._group)
                         yield request
                         running, rows = self._seat(memory, [*running, request], memory.batch - 1)
                     if waiting and chunk is None:
@@ -298,7 +313,7 @@ class LLM:
                         rows = memory.rows(0, len(running))
                     self._count_bytes(running, rows)
                     logits = self.decode([request.token_ids[-1] for request in running], rows)
-                    answer(running, logits)
+                    answer(running, logits, self._group)
                     yield from running
                     if any(request.done for request in running):
                         running, rows = self._seat(memory, running)

@@ -58,9 +58,9 @@ class Group:
             raise KeyboardInterrupt
         return tokens
 
-    def text(self, text: str) -> str:
-        """Return rank 0's text, on every rank."""
-        told = [text]
+    def text(self, read: Callable[[], str]) -> str:
+        """Return on every rank the text that rank 0 reads."""
+        told = ["" if self.rank else read()]
         dist.broadcast_object_list(told, 0)
         return told[0]
 
@@ -94,19 +94,27 @@ class Group:
 
 
 @contextlib.contextmanager
-def join(device: torch.device) -> Iterator[Group]:
-    """Meet the other processes that torchrun started, and take the GPU of this one's number.
+def join(device: str = "auto") -> Iterator[Group]:
+    """Meet the other processes that torchrun started. On GPUs each takes that of its number.
 
     Messages go through NCCL between GPUs, else through gloo. Raises InferlabError if there are
     more processes than GPUs, or this torch has no torch.distributed.
     """
     if not dist.is_available():
-        raise InferlabError("this build of torch has no torch.distributed: run one process")
-    if device.type == "cuda":
-        local, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-        if local >= count:
+        raise InferlabError("this build of torch has no torch.distributed: start one process")
+    count = 0 if device == "cpu" else torch.cuda.device_count()
+    if count:
+        if int(os.environ["LOCAL_WORLD_SIZE"]) > count:
             raise InferlabError(f"nproc-per-node must be at most {count}: a GPU for each process")
-        torch.cuda.set_device(local)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    yield Group(device)
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if count else "gloo")
+    yield Group(torch.device("cuda" if count else "cpu"))
+    # Only here: who leaves by an error must not wait for those that it leaves behind.
     dist.destroy_process_group()
+
+
+def kernels(asked: str) -> str:
+    """Return the kernels of a rank: torch's. A SIMD step and a recorded one run without a stop."""
+    if asked not in ("auto", "torch"):
+        raise InferlabError(f"kernels {asked} can't add up what several ranks compute: use torch")
+    return "torch"

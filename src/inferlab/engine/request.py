@@ -10,6 +10,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from inferlab.engine.parallel import Group
 from inferlab.engine.sampling import SamplingParams, TokenLogprob, logprobs_of, sample
 from inferlab.engine.stopping import StopStrings
 from inferlab.engine.trace import Event
@@ -202,12 +203,15 @@ class Request:
         self._text.append(self._stops.flush())
 
 
-def answer(requests: Sequence[Request], logits: Tensor) -> None:
+def answer(requests: Sequence[Request], logits: Tensor, group: Group | None = None) -> None:
     """Sample the next token of each request from its row of logits [B, V], and hand it over.
 
+    Ranks of a `group` take what rank 0 sampled.
     Raises InferlabError, and takes nothing, if a row is not finite.
     """
     tokens = sample(logits, [r.params for r in requests], [r.random for r in requests])
+    if group:
+        tokens = group.agree(tokens)
     now = time.perf_counter()
     for request, row, token in zip(requests, logits, tokens, strict=True):
         if request.params.logprobs is not None:
