@@ -50,7 +50,7 @@ class FakeEngine:
     """Answers with the prompt in capitals, a byte a step; has the interface of `Engine`.
 
     `delay` is a step's seconds. What `failure` holds is raised by the next step; what `broken`
-    holds, by `check`.
+    holds, by `check`. A prompt that ends with "poison" ends in an error of its own.
     """
 
     def __init__(self, llm: LLM, *, max_batch: int = 4, blocks: int = 256) -> None:
@@ -98,6 +98,10 @@ class FakeEngine:
         for request in touched:
             answer = bytes(i for i in request.prompt_ids if i < 256).decode(errors="replace")
             ids = [*answer.upper().encode(), EOS]
+            if answer.endswith("poison"):
+                request.end("error", "logits are not finite")
+                self._end(request)
+                continue
             token = ids[len(request.token_ids) % len(ids)]
             if request.token_ids:
                 request.count_step(1000 / len(touched), 10.0)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import socket
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import openai
 import pytest
@@ -15,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from inferlab.server import run
 from inferlab.server.app import Settings
 
+ROOT = Path(__file__).parents[2]
 HELLO = [{"role": "user", "content": "hello"}]
 
 
@@ -73,6 +78,19 @@ def test_the_asynchronous_client_too(fake):
     whole, texts, answers = asyncio.run(main())
     assert whole.choices[0].message.content == "U:HELLO"
     assert answers == [f"U:{text.upper()}" for text in texts]
+
+
+def test_what_the_readme_says_works(fake):
+    text = (ROOT / "README.md").read_text(encoding="utf-8").split("## Serve it")[1]
+    text = text.split("\n## ")[0].replace("http://127.0.0.1:8000", fake.address)
+    python = text.split("```python\n")[1].split("```")[0]
+    done = subprocess.run([sys.executable, "-c", python], capture_output=True, text=True)
+    assert done.stdout == "U:WHAT IS THE CAPITAL OF FRANCE?"
+    if shutil.which("curl") and shutil.which("bash"):
+        curl = text.split("```sh\ncurl")[1].split("```")[0]
+        done = subprocess.run(["bash", "-c", f"curl -s{curl}"], capture_output=True, text=True)
+        assert done.stdout.startswith("data: {")
+        assert done.stdout.endswith("data: [DONE]\n\n")
 
 
 def test_models_are_listed_and_found(fake):
@@ -423,6 +441,26 @@ def test_a_failure_of_the_engine_fails_its_requests_alone(fake):
     assert fake.http.get("/health").json() == {"status": "ok"}
     assert fake.ask(prompt="hello").json()["choices"][0]["text"] == "HELLO"
     assert fake.engine.blocks.used == 0
+
+
+def test_a_request_that_fails_alone_is_told_so(fake):
+    failed = fake.ask(prompt="poison")
+    assert failed.status_code == 500
+    assert failed.json()["error"]["message"] == "the model failed: logits are not finite"
+    with pytest.raises(openai.APIError, match="not finite"):
+        list(fake.client.completions.create(model="tiny", prompt="poison", stream=True))
+    assert fake.metric('inferlab_requests_total{reason="error"}') == 2
+
+
+def test_who_gives_up_before_the_engine_listens_leaves_nothing(make_fake):
+    fake = make_fake(Settings(seconds=0.3))
+    fake.engine.delay = 1.0
+    body = {"prompt": "a", "max_tokens": 400, "ignore_eos": True}
+    with fake.http.stream("POST", "/v1/completions", json=body | {"stream": True}):
+        fake.until(lambda: fake.engine.waiting or fake.engine.running)
+        assert fake.ask(**body).status_code == 504
+    fake.engine.delay = 0.0
+    fake.until(lambda: not fake.engine.busy)
 
 
 def test_a_broken_engine_is_told_by_health(fake):

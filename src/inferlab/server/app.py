@@ -107,7 +107,11 @@ def create(worker: Worker, settings: Settings) -> FastAPI:
             job = worker.submit(
                 prompts, params, arrived=arrived, seconds=settings.seconds, traced=bool(asked.trace)
             )
-            await job.accepted()
+            try:
+                await job.accepted()
+            except BaseException:
+                worker.cancel(job)
+                raise
         except InferlabError as error:
             raise ApiError(400, str(error), param=asked.subject) from None
         watch = asyncio.create_task(_cancel_when_gone(http, worker, job))
@@ -154,7 +158,7 @@ def create(worker: Worker, settings: Settings) -> FastAPI:
         return _json(card)
 
     @app.get("/v1/trace")
-    async def traces(http: Request) -> Response:
+    def traces(http: Request) -> Response:
         form = http.query_params.get("format", "json")
         if form not in ("json", "chrome"):
             raise ApiError(400, str(unknown("format", form, ("json", "chrome"))), param="format")
