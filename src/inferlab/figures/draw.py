@@ -56,5 +56,8 @@ def rows(axes: Axes, names: list[str]) -> None:
 
 
 def note(axes: Axes, x: float, y: float, text: str, role: str = "ink", **more: Any) -> None:
-    """Write `text` at a data point in the colour of a role."""
+    """Write `text` at a data point in the colour of a role, as far from it as its spaces say."""
+    room = len(text) - len(text.lstrip(" "))
+    after = len(text) - len(text.rstrip(" "))
+    text = "\u00a0" * room + text.strip(" ") + "\u00a0" * after  # SVG drops plain spaces
     axes.text(x, y, text, color=style.PALETTE[role], **more)

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 #: Models that carry a label in `depths`: where it stands, right and up of the point.
 NAMED = {
-    "smollm2-135m": (0.96, -8),
+    "smollm2-135m": (1.1, 8),
     "llama-3.2-1b": (1.12, 0),
     "llama-3.1-8b": (1.12, -3),
     "llama-2-70b": (1.12, 0),
-    "llama-3.1-405b": (0.9, 6),
-    "qwen3-32b": (0.86, 4),
-    "deepseek-v3": (1.12, 1),
-    "gpt-oss-120b": (0.86, 8),
+    "llama-3.1-405b": (0.86, 4),
+    "qwen3-32b": (0.84, 5),
+    "deepseek-v3": (1.3, 1),
+    "gpt-oss-120b": (0.98, 12),
 }
 
 

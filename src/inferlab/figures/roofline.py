@@ -47,7 +47,9 @@ def plot(
         reached = (
             f"\nmeasured: {rings[name][1] / rate:.0%}".replace("%", " %") if name in rings else ""
         )
-        _mark(axes, name + reached, intensity, rate, compute=intensity > ridge)
+        _mark(axes, intensity, rate, compute=intensity > ridge)
+        ring = rings[name][1] if name in rings else rate
+        _name(axes, name + reached, intensity, min(rate, ring))
     for name, (intensity, rate) in rings.items():
         axes.plot(
             intensity,
@@ -129,7 +131,8 @@ def draw(axes: Axes, points: Mapping[str, Placement]) -> None:
     peak = max(point.attainable * max(1.0, ridge / point.intensity) for point in points.values())
     _roof(axes, peak, peak / ridge, [point.intensity for point in points.values()])
     for name, point in points.items():
-        _mark(axes, name, *_pair(point), compute=point.bound == "compute")
+        _mark(axes, *_pair(point), compute=point.bound == "compute")
+        _name(axes, name, *_pair(point))
 
 
 def _pair(point: Point) -> tuple[float, float]:
@@ -175,7 +178,7 @@ def _roof(
     axes.yaxis.set_major_formatter(lambda value, _: units.count_text(value, "").strip())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     rate = units.count_text(peak, "FLOP/s")
-    axes.text(high, peak * 1.2, rate, color=compute, ha="right", va="bottom", fontweight="bold")
+    axes.text(high, peak * 1.4, rate, color=compute, ha="right", va="bottom", fontweight="bold")
     middle = (low * ridge) ** 0.5
     axes.text(
         middle / 1.25,
@@ -189,7 +192,7 @@ def _roof(
     axes.text(ridge * 1.12, floor * 1.35, f"ridge {ridge:.3g}", color=PALETTE["ink"])
 
 
-def _mark(axes: Axes, name: str, intensity: float, rate: float, *, compute: bool) -> None:
+def _mark(axes: Axes, intensity: float, rate: float, *, compute: bool) -> None:
     axes.plot(
         intensity,
         rate,
@@ -198,7 +201,6 @@ def _mark(axes: Axes, name: str, intensity: float, rate: float, *, compute: bool
         markeredgewidth=0 if compute else 3.5,
         color=PALETTE["compute" if compute else "bytes"],
     )
-    _name(axes, name, intensity, rate)
 
 
 def _name(axes: Axes, name: str, intensity: float, rate: float) -> None:

@@ -30,6 +30,8 @@ def plot(rows: Sequence[Mapping[str, Any]]) -> Figure:
             ("prefill", PALETTE["compute"], "first token"),
         ):
             mine = [row for row in rows if row["kind"] == kind]
+            if not mine:
+                continue
             axes.plot(
                 [1e3 * row["bound_s"] for row in mine],
                 [100 * row["fraction"] for row in mine],
@@ -47,5 +49,7 @@ def plot(rows: Sequence[Mapping[str, Any]]) -> Figure:
             ylabel="% of the roof",
             title=f"Nobody passes the roof; the best reaches {100 * best:.0f} % of it",
         )
-        axes.legend(loc="lower right")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+        if len({row["kind"] for row in rows}) > 1:
+            axes.legend(loc="lower right")
     return figure
