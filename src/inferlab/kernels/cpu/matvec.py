@@ -46,6 +46,7 @@ MATRIX = np.dtype(
 )
 CHUNK_BYTES = 1 << 18  # what a thread takes at a time: short to wait for, long to stream
 _MOST_CHUNKS = 2048
+_NEAR = 8  # packed vectors that the first-level cache holds beside the weights
 _AHEAD_BYTES = 1 << 13  # of each of the four streams of a chunk
 _ONES = np.ones(2, np.float16)
 
@@ -179,17 +180,18 @@ def _four_at_a_time(m, first, end, x, residual, y, batch):  # type: ignore[no-un
 
     What is unpacked serves four vectors; each number is summed as it is alone.
     """
-    for row in range(first, end):
-        for b in range(0, batch, 4):
-            sums = quant_dot.dot_by4(m, row, x.packed + b * x.packed_stride, x.packed_stride)
-            before, out = residual.data + b * residual.stride, y.data + b * y.stride
-            _put(m, lane(sums, 0), row, before, out)
-            before, out = before + residual.stride, out + y.stride
-            _put(m, lane(sums, 1), row, before, out)
-            before, out = before + residual.stride, out + y.stride
-            _put(m, lane(sums, 2), row, before, out)
-            before, out = before + residual.stride, out + y.stride
-            _put(m, lane(sums, 3), row, before, out)
+    for few in range(0, batch, _NEAR):
+        for row in range(first, end):
+            for b in range(few, min(batch, few + _NEAR), 4):
+                sums = quant_dot.dot_by4(m, row, x.packed + b * x.packed_stride, x.packed_stride)
+                before, out = residual.data + b * residual.stride, y.data + b * y.stride
+                _put(m, lane(sums, 0), row, before, out)
+                before, out = before + residual.stride, out + y.stride
+                _put(m, lane(sums, 1), row, before, out)
+                before, out = before + residual.stride, out + y.stride
+                _put(m, lane(sums, 2), row, before, out)
+                before, out = before + residual.stride, out + y.stride
+                _put(m, lane(sums, 3), row, before, out)
 
 
 @part
