@@ -81,7 +81,7 @@ def test_no_two_words_overlap(name):
 
 def test_the_cliff_says_where_it_is():
     assert title(goodput.cliff(CURVE)) == (
-        "Offered 3 requests a second, 2.2 are answered in time; offered 8, only 0"
+        "Offered 3 requests a second, 2.2 are answered in time; offered 8, none"
     )
     calm = {name: values[:3] for name, values in CURVE.items()}
     assert "come in time" in title(goodput.cliff(calm))
@@ -94,7 +94,7 @@ def test_the_cliff_says_where_it_is():
 
 
 def test_the_other_titles_count_too():
-    assert title(goodput.waits([0.1, 0.2, 0.4, 0.9], 0.5)).startswith("75% of 4 first tokens")
+    assert title(goodput.waits([0.1, 0.2, 0.4, 0.9], 0.5)).startswith("75 % of 4 first tokens")
     assert title(goodput.waits([0.1, 0.2, 0.4])) == (
         "Half of 3 requests saw their first token within 200 ms"
     )

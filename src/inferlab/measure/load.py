@@ -10,12 +10,16 @@ Needs httpx and no torch.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import math
 import random
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -470,6 +474,35 @@ def _here(work: Coroutine[Any, Any, Run]) -> Run:
 
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()
+
+
+@contextlib.contextmanager
+def serving(*options: str) -> Iterator[str]:
+    """Run `inferlab serve` with `options` in a process of its own; yield its address, then end it.
+
+    It takes any free port. Raises InferlabError with what it said if it does not come up.
+    """
+    command = [sys.executable, "-m", "inferlab.cli", "serve"]
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
+        process = subprocess.Popen(
+            [*command, "--port", "0", "--json", *options],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+        try:
+            said = process.stdout.readline() if process.stdout else ""
+            if not said:
+                process.wait()
+                errors.seek(0)
+                raise InferlabError(f"inferlab serve did not come up: {errors.read().strip()}")
+            yield str(json.loads(said)["url"])
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 # Promises
