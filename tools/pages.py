@@ -15,7 +15,7 @@ from inferlab.explorers import reference, scenes
 from inferlab.explorers.calculator import calculator
 from inferlab.figures import style
 from inferlab.machine import Machine
-from inferlab.theory import errata, models
+from inferlab.theory import errata, hardware, measurements, models, ranks
 
 BOOK = Path(__file__).parents[1] / "book"
 OUT, TWINS = BOOK / "_generated", BOOK / "chapters"
@@ -74,6 +74,38 @@ def corrections() -> str:
     return "\n".join([*parts, "</dl>\n"])
 
 
+def several_chips() -> str:
+    """Return what messages leave of several chips' speed, beside what has been published.
+
+    An NVLink of the A100 sends 300 GB/s each way (NVIDIA's datasheet counts both: 600).
+    """
+    shape, chip = models.get("llama-2-7b"), hardware.get("a100-sxm-80gb")
+    same = [
+        m
+        for m in measurements.published()
+        if (m.model_key, m.device_key, m.weights) == (shape.key, chip.key, "bf16")
+        and m.source.startswith("pytorch-labs/gpt-fast")
+    ]
+    microseconds = (0, 10, 20, 40)
+    head = "".join(f"<th>{wait} µs</th>" for wait in microseconds)
+    rows = []
+    for row in sorted(same, key=lambda m: m.chips):
+        cells = [f"<td>{row.chips}</td>"]
+        for wait in microseconds:
+            link = ranks.Link(wait * 1e-6, 300e9)
+            seconds = ranks.decode_step_seconds(shape, chip, ranks=row.chips, link=link)
+            cells.append(f"<td>{1 / seconds:,.0f}</td>")
+        rows.append(f"<tr>{''.join(cells)}<td>{row.value:,.0f}</td></tr>")
+    return (
+        '<div class="pst-scrollable-table-container"><table class="table">\n'
+        f"<caption>Tokens per second for one user: {escape(shape.name)} in bf16 on "
+        f"{escape(chip.name)}, {ranks.messages(shape)} messages a step, if each takes so long."
+        f" Published: {escape(same[0].source)}.</caption>\n"
+        f"<thead><tr><th>chips</th>{head}<th>published</th></tr></thead>\n"
+        f"<tbody>{''.join(rows)}</tbody></table></div>\n"
+    )
+
+
 def _chapter_link(stem: str) -> str:
     """Return a link to a chapter by its title, or its name where there is no such chapter."""
     twin = TWINS / f"{stem}.md"
@@ -94,6 +126,7 @@ def main() -> None:
         "errata.html": corrections(),
         "chips.html": reference.chips().html,
         "models.html": reference.model_shapes().html,
+        "ranks.html": several_chips(),
         "scoreboard.html": reference.scoreboard().html,
     }
     for name, text in made.items():
