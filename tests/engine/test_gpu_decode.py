@@ -10,7 +10,7 @@ import math
 import pytest
 import torch
 
-from inferlab.engine import LLM, SamplingParams, gpu_decode, llm
+from inferlab.engine import LLM, Engine, SamplingParams, gpu_decode, llm
 from inferlab.engine.gpu_decode import GpuDecoder
 from inferlab.engine.kv_cache import ContiguousCache
 from inferlab.errors import InferlabError
@@ -381,3 +381,18 @@ def test_without_triton_it_says_so(monkeypatch):
     assert not LLM(model).triton
     with pytest.raises(InferlabError, match="kernels triton needs Triton"):
         LLM(model, kernels="triton")
+
+
+def test_many_requests_through_pages_say_what_each_says_alone(device):
+    model = random_model(device, num_hidden_layers=1, max_position_embeddings=48)
+    ours, torchs = (LLM(model, kernels=kernels) for kernels in ("triton", "torch"))
+    engine = Engine(ours, kv_tokens=64, block=16, max_batch=2, step_tokens=8)
+    params = SamplingParams(max_new_tokens=4, ignore_eos=True)
+    prompts = [[1, 2, 3], list(range(4, 22)), [9]]
+    requests = [engine.submit(prompt, params) for prompt in prompts]
+    while engine.busy:
+        engine.step()
+        engine.check()
+    for prompt, request in zip(prompts, requests, strict=True):
+        (alone,) = torchs.generate([prompt], params)
+        assert request.token_ids == alone.token_ids
