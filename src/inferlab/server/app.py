@@ -22,7 +22,7 @@ from inferlab.errors import InferlabError, unknown
 from inferlab.server import page
 from inferlab.server.protocol import ApiError, Asked, AskedChat, AskedText, parse
 from inferlab.server.replies import ChatReply, Reply, TextReply, dumps, event
-from inferlab.server.worker import EngineFailure, Job, Overloaded, Stopped, Worker
+from inferlab.server.worker import Job, Worker
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,19 @@ def create(worker: Worker, settings: Settings) -> FastAPI:
     card = {"id": llm.name, "object": "model", "created": started, "owned_by": "inferlab"}
 
     def failed(request: Request, error: Exception) -> Response:
-        known = _api_error(error)
+        match error:
+            case ApiError():
+                known = error
+            case ClientDisconnect():
+                known = ApiError(499, "the client has gone")
+            case HTTPException():
+                known = ApiError(error.status_code, error.detail)
+            case _:
+                known = ApiError(500, "the server failed", code="server_error")
         worker.metrics.rejected.labels(known.status).inc()
         return _refusal(known)
 
-    for kind in (*_ERRORS, ApiError, HTTPException, ClientDisconnect, Exception):
+    for kind in (ApiError, HTTPException, ClientDisconnect, Exception):
         app.add_exception_handler(kind, failed)
 
     async def answer(http: Request, kind: type[Asked], form: type[Reply]) -> Response:
@@ -104,9 +112,10 @@ def create(worker: Worker, settings: Settings) -> FastAPI:
         params = asked.params(most_tokens)
         try:
             prompts = await run_in_threadpool(asked.prompts, llm)
-            job = worker.submit(
+            job = Job(
                 prompts, params, arrived=arrived, seconds=settings.seconds, traced=bool(asked.trace)
             )
+            worker.submit(job)
             try:
                 await job.accepted()
             except BaseException:
@@ -121,8 +130,8 @@ def create(worker: Worker, settings: Settings) -> FastAPI:
             try:
                 async for chunk in reply.stream(job):
                     yield chunk
-            except (ApiError, *_ERRORS) as error:
-                yield event(_api_error(error).body())
+            except ApiError as error:
+                yield event(error.body())
             finally:
                 watch.cancel()
                 worker.cancel(job)
@@ -204,29 +213,6 @@ async def _cancel_when_gone(http: Request, worker: Worker, job: Job) -> None:
     while (await http.receive())["type"] != "http.disconnect":
         pass
     worker.cancel(job)
-
-
-_ERRORS = (Overloaded, EngineFailure, Stopped, TimeoutError)
-
-
-def _api_error(error: Exception) -> ApiError:
-    """Return what a client is told of an exception."""
-    match error:
-        case ApiError():
-            return error
-        case Overloaded():
-            return ApiError(429, "too many requests wait: try again", code="overloaded")
-        case EngineFailure():
-            return ApiError(500, f"the engine failed: {error}", code="engine_error")
-        case Stopped():
-            return ApiError(503, str(error), code="stopped")
-        case TimeoutError():
-            return ApiError(504, "the request took longer than it may", code="timeout")
-        case ClientDisconnect():
-            return ApiError(499, "the client has gone")
-        case HTTPException():
-            return ApiError(error.status_code, str(error.detail))
-    return ApiError(500, "the server failed", code="server_error")
 
 
 def _refusal(error: ApiError) -> Response:

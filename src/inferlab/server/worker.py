@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from inferlab.engine.sampling import SamplingParams, TokenLogprob
 from inferlab.errors import InferlabError
+from inferlab.server.protocol import ApiError
 
 if TYPE_CHECKING:
     from inferlab.engine.request import Request
@@ -27,18 +28,6 @@ if TYPE_CHECKING:
     from inferlab.server.metrics import Metrics
 
 log = logging.getLogger("inferlab.server")
-
-
-class Overloaded(Exception):
-    """As many requests wait as may wait."""
-
-
-class EngineFailure(Exception):
-    """The engine failed while it worked on a request."""
-
-
-class Stopped(Exception):
-    """The engine is stopped or dead, and takes no request."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +45,19 @@ class Update:
 class Job:
     """The prompts of one HTTP request on their way: iterate over the updates as they come.
 
-    That raises EngineFailure or Stopped if the engine fails or stops in between, and TimeoutError
-    once the job's seconds are over.
+    That raises ApiError if the engine fails or stops in between, or the job's seconds are over.
+    The prompts arrived at this time of `time.perf_counter`. If the job is traced an update comes
+    for every event, else only for text.
     """
 
     def __init__(
         self,
         prompts: Sequence[list[int]],
         params: SamplingParams,
+        *,
         arrived: float,
         seconds: float,
-        traced: bool,
+        traced: bool = False,
     ) -> None:
         self.prompts, self.params, self.arrived, self.traced = prompts, params, arrived, traced
         self.requests: list[Request] = []
@@ -77,7 +68,7 @@ class Job:
         self._left = len(prompts)
 
     async def accepted(self) -> None:
-        """Wait until the engine has taken all prompts; raises InferlabError if it cannot."""
+        """Wait until the engine has taken all prompts. Raises InferlabError if it cannot."""
         await self._next()
 
     def __aiter__(self) -> Job:
@@ -92,8 +83,12 @@ class Job:
         return update
 
     async def _next(self) -> Update | None:
-        async with asyncio.timeout_at(self._deadline):
-            item = await self._queue.get()
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                item = await self._queue.get()
+        except TimeoutError:
+            message = "the request took longer than it may"
+            raise ApiError(504, message, code="timeout") from None
         if isinstance(item, Exception):
             raise item
         return item
@@ -147,36 +142,22 @@ class Worker:
         """Begin."""
         self._thread.start()
 
-    def submit(
-        self,
-        prompts: Sequence[list[int]],
-        params: SamplingParams,
-        *,
-        arrived: float,
-        seconds: float,
-        traced: bool = False,
-    ) -> Job:
-        """Queue prompts, from the event loop's thread. Raises Overloaded or Stopped at once.
-
-        They arrived at this time of `time.perf_counter`, and may take so many `seconds` from now.
-        With `traced` an update comes for every event, else only for text.
-        """
-        job = Job(prompts, params, arrived, seconds, traced)
+    def submit(self, job: Job) -> None:
+        """Queue a job's prompts, from the event loop's thread. Raises ApiError at once."""
         with self._lock:
             if self.dead:
-                raise Stopped(self.dead)
-            if self._load + len(prompts) > self.capacity:
-                raise Overloaded
-            self._load += len(prompts)
+                raise _stopped(self.dead)
+            if self._load + len(job.prompts) > self.capacity:
+                raise ApiError(429, "too many requests wait: try again", code="overloaded")
+            self._load += len(job.prompts)
             self._commands.put(partial(self._submit, job))
-        return job
 
     def cancel(self, job: Job) -> None:
         """Let a job end before the next step, from any thread; nothing if it has ended."""
         self._commands.put(partial(self._cancel, job))
 
     def stop(self, seconds: float = 10.0) -> None:
-        """End every job with `Stopped`, and the thread with it; wait for it so many seconds."""
+        """End every job with an error, then the thread; wait for it so many seconds."""
         self._commands.put(partial(self._end, "the server is shutting down"))
         if self._thread.is_alive():
             self._thread.join(seconds)
@@ -214,7 +195,7 @@ class Worker:
             if isinstance(error, InferlabError):
                 job.post(error)
                 return
-            job.post(EngineFailure(str(error)))
+            job.post(_failure(error))
             raise
         job.post(None)
         self._seats += [_Seat(job, index, request) for index, request in enumerate(job.requests)]
@@ -247,7 +228,7 @@ class Worker:
 
     def _recover(self, error: Exception) -> None:
         """Fail whoever is in the engine, and go on with an empty one; or die if it is broken."""
-        self._fail(EngineFailure(f"{type(error).__name__}: {error}"))
+        self._fail(_failure(error))
         try:
             if self.engine.busy:
                 self.engine.step()  # tells who was cancelled
@@ -260,12 +241,12 @@ class Worker:
     def _end(self, why: str) -> None:
         with self._lock:
             self.dead = why
-        self._fail(Stopped(why))
+        self._fail(_stopped(why))
         with contextlib.suppress(queue.Empty):
             while True:  # whoever came before `dead` was set, and no one after
                 command = self._commands.get_nowait()
                 if isinstance(command, partial) and command.func == self._submit:
-                    command.args[0].post(Stopped(why))
+                    command.args[0].post(_stopped(why))
 
     def _fail(self, error: Exception) -> None:
         for seat in self._seats:
@@ -278,3 +259,12 @@ class Worker:
     def _leave(self, requests: int) -> None:
         with self._lock:
             self._load -= requests
+
+
+def _failure(error: Exception) -> ApiError:
+    text = f"the engine failed: {type(error).__name__}: {error}"
+    return ApiError(500, text, code="engine_error")
+
+
+def _stopped(why: str) -> ApiError:
+    return ApiError(503, why, code="stopped")
