@@ -613,19 +613,6 @@ def test_the_table_and_the_remarks_say_it_all(fake):
     assert "–" in str(load_report.table([nothing]).columns[6]._cells)
 
 
-def test_a_run_stands_beside_its_simulated_twin():
-    outcome = load.Outcome(load.RequestTimes(0.0, (1.0, 2.0), finished=2.5), 0.0)
-    made = load_report.summary(load.Run([outcome], [], rate=1.0), {"ttft": 0.5})
-    twin = [load.RequestTimes(0.0, (0.25, 2.0))]
-    assert load_report.beside(made, twin, {"ttft": 0.5}) == (
-        "1.00 offered/s: TTFT p50 1 s (simulated 250 ms), tokens/s 1 (simulated 1), "
-        "in time 0% (simulated 100%)"
-    )
-    failed = load.Outcome(load.RequestTimes(0.0, finished=2.5, failed=True), 0.0, error="x")
-    made = load_report.summary(load.Run([failed], [], rate=1.0), {"ttft": 0.5})
-    assert "TTFT p50 none" in load_report.beside(made, twin, {"ttft": 0.5})
-
-
 # Promises and lengths
 
 

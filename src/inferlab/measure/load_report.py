@@ -185,28 +185,6 @@ def table(runs: Sequence[Mapping[str, Any]]) -> Table:
     return made
 
 
-def beside(
-    run: Mapping[str, Any], simulated: Sequence[latency.RequestTimes], slo: Mapping[str, float]
-) -> str:
-    """Return a line that puts a run beside the same requests in the simulator."""
-    waits = latency.ttft(simulated)
-    pairs = {
-        "TTFT p50": (run["ttft_s"]["p50"], latency.percentile(waits, 50) if waits else None),
-        "tokens/s": (run["tokens_per_second"], latency.throughput(simulated)),
-        "in time": (run["attainment"], latency.attainment(simulated, slo)),
-    }
-    shown = {
-        "TTFT p50": lambda value: "none" if value is None else units.seconds_text(value),
-        "tokens/s": lambda value: f"{value:.0f}",
-        "in time": lambda value: f"{value:.0%}",
-    }
-    said = (
-        f"{name} {shown[name](seen)} (simulated {shown[name](expected)})"
-        for name, (seen, expected) in pairs.items()
-    )
-    return f"{run['rate']:.2f} offered/s: {', '.join(said)}"
-
-
 def remarks(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what a reader of the table must know: warm-ups, lateness, caches, errors."""
     said = []

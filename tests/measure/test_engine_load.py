@@ -1,0 +1,56 @@
+"""An engine under load in this process: every job answered, at times that make sense."""
+
+from __future__ import annotations
+
+import pytest
+
+from inferlab.engine import LLM
+from inferlab.engine.serving import Engine
+from inferlab.measure import engine_load
+from inferlab.model import config as configs
+from inferlab.model import synthetic
+from inferlab.theory import latency, queueing
+from inferlab.theory.queueing import Job
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    fields = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 300,
+        "max_position_embeddings": 1024,
+        "tie_word_embeddings": True,
+    }
+    return LLM(synthetic.transformer(configs.from_fields(fields), seed=1), None, name="tiny")
+
+
+def test_every_job_is_answered_in_full_and_not_before_it_came(llm):
+    jobs = queueing.jobs(60.0, 20, prompt=(3, 40), output=(1, 12))
+    engine = Engine(llm, kv_tokens=512, max_batch=4, step_tokens=32)
+    times = engine_load.play(engine, jobs)
+    assert [one.tokens for one in times] == [job.output for job in jobs]
+    for one, job in zip(times, jobs, strict=True):
+        assert one.scheduled == job.arrived < one.pieces[0]
+    assert not engine.busy
+    assert engine.blocks.free == engine.blocks.total
+
+
+def test_jobs_may_come_in_any_order_and_after_a_pause(llm):
+    engine = Engine(llm, kv_tokens=512)
+    times = engine_load.play(engine, [Job(0.3, 5, 2), Job(0.0, 5, 2)])
+    assert times[0].pieces[0] > 0.3
+    assert times[1].ttft < 0.3
+    assert engine_load.play(engine, []) == []
+
+
+def test_costs_of_this_machine_feed_the_simulator(llm):
+    costs = engine_load.costs(llm)
+    assert set(costs.decode) == set(engine_load.ANSWERS)
+    assert set(costs.prefill) == set(engine_load.PROMPTS)
+    served = queueing.serve(queueing.jobs(5.0, 30, prompt=16, output=4), costs)
+    assert latency.throughput(served.requests) > 0
