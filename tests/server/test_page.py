@@ -157,7 +157,7 @@ def enter(browser, fake):
     """Return `enter(width=1280, theme="light", ...)`: the page, open, and a list of complaints."""
     contexts = []
 
-    def open_(width=1280, height=800, theme="light", calm=False, touch=False):
+    def open_(width=1280, height=800, theme="light", calm=False, touch=False, address=None):
         context = browser.new_context(
             viewport={"width": width, "height": height},
             color_scheme=theme,
@@ -173,7 +173,7 @@ def enter(browser, fake):
             "console",
             lambda said: page.complaints.append(said.text) if said.type == "error" else None,
         )
-        page.goto(fake.address)
+        page.goto(address or fake.address)
         until(page, "document.title !== 'Press Enter' || !document.querySelector('#error').hidden")
         return page
 
@@ -556,6 +556,35 @@ def test_tab_goes_through_the_page_in_order(enter):
     assert order[: len(first)] == first
     assert [each.split()[0] for each in order if each.startswith("tile")] == ["tile"] * 8
     assert order.index("trace") > order.index("tile chosen")
+
+
+def test_the_real_server_and_the_page_understand_each_other(enter, real):
+    page = enter(address=real.address)
+    assert page.locator("#model").inner_text() == "tiny"
+    page.locator("summary").click()
+    page.locator("#max-tokens").fill("24")
+    ask(page, "a question that fills a block or two of the cache, and a little more")
+    count = page.locator("#track path.ticks").get_attribute("d").count("M")
+    assert tile(page, "prompt from cache").startswith("0 of ")
+    assert tile(page, "bytes a token").endswith("kB")
+    assert tile(page, "of the bandwidth") == "–"  # nobody has measured it here
+    assert tile(page, "in the same steps") == "you alone"
+    assert 3 <= count <= 2 + 24 + 2  # its chunks, and a tick for each token
+    ask(page, "and again")
+    assert int(tile(page, "prompt from cache").split()[0]) >= 64
+    page.locator("#max-tokens").fill("400")
+    ask(page, "for long", wait=False)
+    until(page, "document.querySelectorAll('#memory .bytes').length === 1")
+    page.keyboard.press("Escape")
+    until(page, "document.querySelector('#stop').hidden")
+    real.until(lambda: real.engine.blocks.used == 0)
+    with page.expect_download() as download:
+        page.locator("#trace").click()
+    assert json.loads(Path(download.value.path()).read_text())["traceEvents"]
+    page.locator("#max-tokens").fill("4")
+    ask(page, "x" * 600)
+    assert "did not accept this" in page.locator("#error").inner_text()
+    assert [said for said in page.complaints if "400" not in said] == []
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
