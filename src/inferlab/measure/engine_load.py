@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from inferlab.engine import LLM, SamplingParams
+from inferlab.engine.request import Request
 from inferlab.engine.serving import Engine
 from inferlab.measure import batch, passes
 from inferlab.theory.latency import RequestTimes
@@ -42,11 +43,12 @@ def play(engine: Engine, jobs: Sequence[Job]) -> list[RequestTimes]:
     """
     ids = passes.random_ids(engine.llm, sum(job.prompt for job in jobs))
     order = sorted(range(len(jobs)), key=lambda number: jobs[number].arrived)
-    cut, prompts = 0, {}
+    prompts: dict[int, list[int]] = {}
+    cut = 0
     for number, job in enumerate(jobs):
         prompts[number] = ids[cut : cut + job.prompt]
         cut += job.prompt
-    requests = {}
+    requests: dict[int, Request] = {}
     start = time.perf_counter()
     while len(requests) < len(jobs) or engine.busy:
         now = time.perf_counter() - start
