@@ -149,13 +149,13 @@ class Running:
     def __enter__(self) -> Running:
         self.worker.start()
         self._thread.start()
-        assert self._listens.wait(30)
+        assert self._listens.wait(120)
         key = self.settings.api_key or "none"
         self.http = httpx.Client(
-            base_url=self.address, timeout=30, headers={"Authorization": f"Bearer {key}"}
+            base_url=self.address, timeout=120, headers={"Authorization": f"Bearer {key}"}
         )
         self.client = openai.OpenAI(
-            base_url=f"{self.address}/v1", api_key=key, max_retries=0, timeout=30
+            base_url=f"{self.address}/v1", api_key=key, max_retries=0, timeout=120
         )
         return self
 
@@ -166,7 +166,7 @@ class Running:
 
     def stop(self) -> None:
         self.server.should_exit = True
-        self._thread.join(30)
+        self._thread.join(120)
         assert not self._thread.is_alive()
 
     def ask(self, path="completions", **body) -> httpx.Response:
@@ -177,7 +177,7 @@ class Running:
         lines = self.http.get("/metrics").text.splitlines()
         return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + " "))
 
-    def until(self, truth, seconds: float = 10.0) -> None:
+    def until(self, truth, seconds: float = 60.0) -> None:
         """Wait until `truth()` holds; fail if it never does."""
         end = time.monotonic() + seconds
         while not truth():
