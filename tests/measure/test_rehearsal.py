@@ -74,6 +74,14 @@ def test_everything_at_once_happens():
     assert len(film.frames[-1].kept) > 10
 
 
+def test_a_block_is_held_or_free_and_only_what_is_full_is_shared():
+    for frame in play().frames:
+        held = {i for i, who in enumerate(frame.holders) if who}
+        assert not held & set(frame.kept)
+        assert len(held) + len(frame.kept) <= frame.blocks
+        assert sum(len(table) for table in frame.tables.values()) == sum(map(len, frame.holders))
+
+
 def test_the_same_arrivals_make_the_same_film_as_strict_json():
     one, two = (json.dumps(play().as_dict(), allow_nan=False) for _ in range(2))
     assert one == two

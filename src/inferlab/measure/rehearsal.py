@@ -48,10 +48,21 @@ class Frame:
     scheduled: list[tuple[int, int]]
     """Who came from the queue, and how many tokens of the cache they found."""
     preempted: list[int]
-    holders: list[list[int]]
-    """For each block who holds it."""
+    tables: dict[int, list[int]]
+    """The blocks of each who runs."""
     kept: list[int]
     """Blocks that are free, but whose content can still be found."""
+    blocks: int
+    """All there are."""
+
+    @property
+    def holders(self) -> list[list[int]]:
+        """For each block who holds it."""
+        found: list[list[int]] = [[] for _ in range(self.blocks)]
+        for who, table in self.tables.items():
+            for index in table:
+                found[index].append(who)
+        return found
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,7 @@ class Film:
                 "scheduled": [list(entry) for entry in frame.scheduled],
                 "preempted": frame.preempted,
                 "holders": frame.holders,
-                "kept": frame.kept,
+                "kept": sorted(frame.kept),
             }
             for frame in self.frames
         ]
@@ -87,7 +98,7 @@ class Film:
 class _Pool(BlockPool):
     @property
     def kept(self) -> list[int]:
-        return sorted(self._kept)
+        return list(self._kept)
 
 
 @dataclass
@@ -139,10 +150,6 @@ def rehearse(
             scheduler.add(queue.pop(0))
         began, plan = clock.now, scheduler.plan()
         _run(plan, scheduler, clock)
-        holders: list[list[int]] = [[] for _ in range(blocks)]
-        for request in scheduler.running:
-            for index in request.table:
-                holders[index].append(request.id)
         frames.append(
             Frame(
                 began,
@@ -151,11 +158,11 @@ def rehearse(
                 [(request.id, tokens) for request, tokens in plan.chunks],
                 [(r.id, e.tokens) for r in plan.scheduled for e in r.events if e.time_s == began],
                 [request.id for request, _ in plan.preempted],
-                holders,
+                {request.id: list(request.table) for request in scheduler.running},
                 pool.kept,
+                blocks,
             )
         )
-        scheduler.check()
         if len(frames) == _STEPS:
             raise InferlabError(f"arrivals keep the engine busy for more than {_STEPS:,} steps")
     return Film(requests, [one.name for one in coming], frames, block)
