@@ -107,8 +107,14 @@ def join(device: str = "auto") -> Iterator[Group]:
         if int(os.environ["LOCAL_WORLD_SIZE"]) > count:
             raise InferlabError(f"nproc-per-node must be at most {count}: a GPU for each process")
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    # Whoever waits for a message in C++ hears no Ctrl-C: let it end the process without Python.
+    usual = signal.signal(signal.SIGINT, signal.SIG_DFL)
     dist.init_process_group("nccl" if count else "gloo")
-    yield Group(torch.device("cuda" if count else "cpu"))
+    group = Group(torch.device("cuda" if count else "cpu"))
+    if group.rank == 0:
+        signal.signal(signal.SIGINT, usual)
+    yield group
+    signal.signal(signal.SIGINT, usual)
     # Only here: who leaves by an error must not wait for those that it leaves behind.
     dist.destroy_process_group()
 

@@ -41,6 +41,8 @@ class Engine:
         step_tokens: int = 256,
         prefix_reuse: bool = True,
     ) -> None:
+        if llm.ranks > 1:
+            raise InferlabError("an Engine is one process: several ranks answer by LLM alone")
         for name, value in (("block", block), ("kv_tokens", kv_tokens)):
             if value is not None and value < 1:
                 raise InferlabError(f"{name} must be 1 or more tokens, not {value}")
