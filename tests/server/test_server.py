@@ -185,6 +185,13 @@ def test_several_prompts_are_as_many_choices(fake):
     assert fake.ask(prompt=[[104, 105], [106]]).json()["choices"][1]["text"] == "J"
 
 
+def test_more_prompts_than_there_are_places_are_refused_for_good(make_fake):
+    fake = make_fake(batch=2, max_waiting=1)
+    assert fake.ask(prompt=["a"] * 3).status_code == 200
+    refused = fake.ask(prompt=["a"] * 4)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
+
+
 def test_log_probabilities(fake):
     whole = fake.client.chat.completions.create(
         model="tiny", messages=HELLO, logprobs=True, top_logprobs=1

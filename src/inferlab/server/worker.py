@@ -144,6 +144,9 @@ class Worker:
 
     def submit(self, job: Job) -> None:
         """Queue a job's prompts, from the event loop's thread. Raises ApiError at once."""
+        if len(job.prompts) > self.capacity:
+            most = f"prompt may be at most {self.capacity} at a time, not {len(job.prompts)}"
+            raise ApiError(400, most, param="prompt")
         with self._lock:
             if self.dead:
                 raise _stopped(self.dead)
