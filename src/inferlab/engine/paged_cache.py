@@ -30,8 +30,8 @@ class PagedCache:
         self.windows, self.kernels = config.windows, kernels
         # Every table has room for the longest sequence, so that a recorded step fits them all.
         self.columns = -(-config.max_context // size)
-        self.k = torch.zeros(shape, device=device, dtype=dtype)
-        self.v = torch.zeros(shape, device=device, dtype=dtype)
+        # Written, so that memory which is not there is missed now and not amid an answer.
+        self.k, self.v = (torch.empty(shape, device=device, dtype=dtype).zero_() for _ in "kv")
 
     def rows(self, tables: Sequence[Sequence[int]], lengths: Sequence[int]) -> PagedRows:
         """Return a cache for one pass over sequences with these block tables and lengths."""
