@@ -98,10 +98,16 @@ function stage(turn, life) {
   return "Decode: one pass through the model for each token.";
 }
 
-// Between two events time passes, and the drawing shows it; with reduced motion only events do.
-function animate() {
+// Between two events time passes, and the drawing shows it; with reduced motion only events do. Ten
+// times a second is enough: the page may share its cores with the engine that it watches.
+let painted = 0;
+
+function animate(time) {
   if (!running) return;
-  if (shown === running) show(running);
+  if (shown === running && time - painted >= 100) {
+    painted = time;
+    show(running);
+  }
   requestAnimationFrame(animate);
 }
 
