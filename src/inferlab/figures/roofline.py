@@ -97,9 +97,9 @@ def climb(
             markeredgecolor=ink,
             markeredgewidth=1.5,
         )
-        # Above the slope there is always room.
-        line = 0.98 - 0.085 * row
-        axes.text(0.02, line, f"{sign} {name}", color=ink, transform=axes.transAxes, va="top")
+        # Low on the right there is room: rings above the slope came out of a cache.
+        line = 0.15 + 0.085 * (len(sweeps) - 1 - row)
+        axes.text(0.98, line, f"{sign} {name}", color=ink, transform=axes.transAxes, ha="right")
     return figure
 
 
