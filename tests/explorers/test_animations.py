@@ -9,11 +9,13 @@ import re
 import pytest
 
 from inferlab.errors import InferlabError
-from inferlab.explorers import classical, forward, html, latency, scenes
+from inferlab.explorers import batching as gantts
+from inferlab.explorers import classical, forward, html, latency, paging, scenes
 from inferlab.explorers import hardware as machines
 from inferlab.explorers import trace as traces
 from inferlab.measure.rehearsal import Arrival, rehearse
-from inferlab.theory import costs, formats, hardware, limits, models, roofline, trends
+from inferlab.theory import batching, costs, formats, hardware, limits, models, roofline, trends
+from inferlab.theory.queueing import Job
 
 LLAMA, SMOL = models.get("llama-2-70b"), models.get("smollm2-135m")
 H100, H200, CPU = (hardware.get(name) for name in ("h100-sxm", "h200-sxm", "epyc-9654"))
@@ -35,6 +37,30 @@ STEPS = [
 PROMPTS = {"A": [*range(52)], "you": [*range(32), *range(90, 120)], "B": [*range(200, 330)]}
 ARRIVALS = [Arrival(name, 0.3 * i, prompt, 24) for i, (name, prompt) in enumerate(PROMPTS.items())]
 FILM = rehearse(ARRIVALS, SMOL, XEON, "bf16", blocks=14).as_dict()
+GANTT = (
+    {"six at once": [Job(0.0, 200, n) for n in (12, 60, 20, 44, 16, 100)]},
+    {"8B on an H100": batching.pass_costs(models.get("llama-3.1-8b"), H100)},
+)
+QUIET = {key: [] for key in ("came", "scheduled", "preempted", "finished", "waiting")}
+POOL = {
+    "size": 4,
+    "requests": {name: {"prompt": "Once upon a time there was", "answer": ""} for name in "AB"},
+    "steps": [
+        QUIET
+        | {
+            "tables": {"A": list(range(held)), "B": [0, 6]},
+            "blocks": [
+                {
+                    "holders": ["A"] * (index < held) + ["B"] * (index in (0, 6)),
+                    "kept": index > 8,
+                    "text": ["Once", " upon", " a", " hippopotamus"] if index != 8 else [],
+                }
+                for index in range(12)
+            ],
+        }
+        for held in (2, 3, 4, 5, 6)
+    ],
+}
 DATA = {
     "request": scenes.request_data(RECORD, SMOL, CPU, "bf16"),
     "thirty-ms": scenes.thirty_ms_data(
@@ -54,6 +80,8 @@ DATA = {
     },
     "timeline": latency.timeline_data(RECORD),
     "trace": traces.trace_data(FILM, "you"),
+    "gantt": gantts.gantt_data(*GANTT),
+    "blocks": POOL | {"rest": len(POOL["steps"]) - 1},
     "sink": forward.sink_data([(LLAMA, H100, "bf16"), (SMOL, CPU, "bf16")]),
 }
 NAMES = list(DATA)
@@ -137,6 +165,8 @@ def test_shared_trips_are_theorys_passes():
         lambda: traces.trace(FILM, "you"),
         lambda: forward.sink([(LLAMA, H100, "bf16")]),
         lambda: latency.timeline(RECORD),
+        lambda: gantts.gantt(*GANTT),
+        lambda: paging.blocks(POOL),
     ],
 )
 def test_an_animation_comes_with_words_and_a_still(show):

@@ -57,6 +57,11 @@ class BlockPool:
         """Blocks whose content `match` can find, held or free."""
         return len(self._found)
 
+    @property
+    def kept(self) -> list[int]:
+        """Free blocks whose content `match` can still find, those to be handed out next first."""
+        return list(self._kept)
+
     def needed(self, tokens: int) -> int:
         """Return how many blocks so many tokens take."""
         return -(-tokens // self.size)

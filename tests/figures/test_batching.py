@@ -1,0 +1,107 @@
+"""Pictures of chapters 12 and 13 draw what they are given, on their canvas, in the palette."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from inferlab.errors import InferlabError
+from inferlab.figures import batching as draw
+from inferlab.figures import paging, style
+from inferlab.theory import batching, hardware, models, queueing
+from inferlab.theory.queueing import Job
+
+EIGHT, H100 = models.get("llama-3.1-8b"), hardware.get("h100-sxm")
+PRICES = batching.pass_costs(EIGHT, H100)
+JOBS = [Job(0.0, 200, n) for n in (12, 60, 20, 44, 16, 100)]
+STATIC = batching.static(JOBS, PRICES, max_batch=4)
+JOINED = queueing.serve(JOBS, PRICES, max_batch=4)
+SWEEP = batching.sweep(EIGHT, H100, [1, 8, 64, 512], 2000) | {"label": "2,000 tokens"}
+LENGTHS = [38, 120, 700, 64, 1500, 240]
+FILM = {
+    "steps": [
+        {
+            "blocks": [
+                {"holders": ["A", "B"], "kept": False, "text": ["You", " are", " patient"]},
+                {
+                    "holders": [],
+                    "kept": True,
+                    "text": ["\n", "word", " that", " does not end at all"],
+                },
+                {"holders": [], "kept": False, "text": []},
+            ]
+        }
+    ]
+}
+ROWS = [
+    {"label": "you, whole", "ticks": [0.1, 0.2, 0.9], "blocks": []},
+    {"label": "neighbour", "ticks": [1.0], "blocks": [(0.2, 0.8)]},
+    {"label": "you, in chunks", "ticks": [0.1, 0.2, 0.4], "blocks": []},
+]
+FIGURES = {
+    "schedules": lambda: draw.schedules({"static": STATIC, "continuous": JOINED}),
+    "one schedule": lambda: draw.schedules({"static": STATIC}),
+    "tradeoff": lambda: draw.tradeoff([SWEEP], [SWEEP | {"label": "measured", "batches": [1, 9]}]),
+    "rings alone": lambda: draw.tradeoff([], [SWEEP]),
+    "gain": lambda: draw.gain(
+        [batching.sweep(EIGHT, H100, [1, 16, 256]) | {"label": "0 tokens"}, SWEEP]
+    ),
+    "streams": lambda: draw.streams(ROWS),
+    "chunks": lambda: draw.chunks(batching.chunked(PRICES, 2048, [64, 256, 2048])),
+    "memory": lambda: paging.memory(LENGTHS, 8192, 4096, 16),
+    "block sizes": lambda: paging.block_sizes(LENGTHS, [1, 16, 256, 1024]),
+    "pool": lambda: paging.pool(FILM, 0),
+}
+
+
+def title(figure) -> str:
+    return " ".join(figure.get_suptitle().split())
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_each_states_a_finding_in_the_palette_and_is_the_same_twice(name):
+    first, second = style.svg(FIGURES[name]()), style.svg(FIGURES[name]())
+    assert first == second
+    assert len(first) < 120_000
+    assert len(title(FIGURES[name]())) > 20
+    used = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", first))
+    assert used <= set(style.PALETTE.values())
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_nothing_that_is_written_leaves_the_canvas(name):
+    figure = FIGURES[name]()
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    page, renderer = figure.bbox.padded(2), canvas.get_renderer()
+    texts = [figure._suptitle, *(t for axes in figure.axes for t in axes.texts)]
+    for axes in figure.axes:
+        if axes.axison:
+            texts += [axes.xaxis.label, axes.yaxis.label, *axes.get_yticklabels()]
+    for text in texts:
+        if text.get_text():
+            box = text.get_window_extent(renderer)
+            assert page.x0 <= box.x0, text.get_text()
+            assert box.x1 <= page.x1, text.get_text()
+
+
+def test_titles_are_what_the_data_say():
+    ends = [max(r.pieces[-1] for r in one.requests) for one in (STATIC, JOINED)]
+    assert ends[1] < ends[0]
+    assert f"{1e3 * ends[1]:.3g} ms continuous" in title(FIGURES["schedules"]())
+    assert title(FIGURES["streams"]()) == (
+        "Between two of your tokens: 700 ms, or with chunks 200 ms"
+    )
+    gained = SWEEP["rate"][-1] / SWEEP["rate"][0]
+    assert f"{gained:.0f} times the tokens" in title(FIGURES["rings alone"]())
+    assert title(FIGURES["memory"]()).startswith("Reserved rows seat 2 of 6 and fill 2 %")
+    assert title(FIGURES["pool"]()) == ("After step 1, 1 of 3 blocks are held, 1 by more than one")
+
+
+def test_nothing_to_draw_is_refused():
+    with pytest.raises(InferlabError, match="one curve"):
+        draw.tradeoff([])
+    with pytest.raises(InferlabError, match="three ticks"):
+        draw.streams([{"label": "you", "ticks": [1.0], "blocks": []}])
