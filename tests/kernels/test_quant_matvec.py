@@ -10,13 +10,13 @@ import sys
 import numpy as np
 import pytest
 import torch
+from tensors import draw, guarded, rounded
 
 from inferlab.errors import InferlabError
 from inferlab.kernels import backends, ops, reference
 from inferlab.kernels.quantised import FORMATS, Quantised, quantise
 from inferlab.kernels.reference import rms_ratio
 
-GENERATOR = torch.Generator().manual_seed(2)
 needs_numba = pytest.mark.skipif(not backends.has_numba(), reason="numba is not here")
 EXACT = 1e-5
 LIMITS = {"float32": EXACT, "int8": 1e-2}
@@ -30,40 +30,15 @@ WAYS = pytest.mark.parametrize(
 )
 
 
-def draw(*shape):
-    return torch.randn(shape, generator=GENERATOR)
-
-
 def met(x, activations):
-    """What the weights meet: x, or x with every block rounded to 8 bits."""
-    if activations == "float32":
-        return x
-    blocks = x.unflatten(1, (-1, 32))
-    largest = blocks.abs().amax(-1, keepdim=True)
-    steps = torch.round(blocks * torch.where(largest > 0, 127 / largest, 0))
-    return (steps.double() * (largest / 127).double()).flatten(1)
+    """What the weights meet."""
+    return rounded(x, 127) if activations == "int8" else x
 
 
 @pytest.fixture(autouse=True)
 def poison(monkeypatch):
     """Outputs begin as NaN, so that what a kernel leaves out cannot pass for a zero."""
     monkeypatch.setattr(ops, "_new", lambda *shape: torch.full(shape, math.nan))
-
-
-def guarded(weight: Quantised) -> Quantised:
-    """The same matrix in memory that ends with it, among NaN and codes of all ones.
-
-    What a kernel reads beyond a row or the matrix then shows.
-    """
-    planes = []
-    for plane in (weight.weights, weight.scales, weight.mins):
-        if plane is None:
-            continue
-        fill = math.nan if plane.is_floating_point() else 85
-        around = torch.full((plane.shape[0] + 2, *plane.shape[1:]), fill, dtype=plane.dtype)
-        around[1:-1] = plane
-        planes.append(around[1:-1])
-    return Quantised(weight.format, *planes)
 
 
 @WAYS

@@ -27,9 +27,6 @@ FORMATS = ("q8_0", *FOUR_BITS, ROW_SCALED)
 _CPU_SLICE = 1 << 20  # a thread
 _GPU_SLICE = 1 << 26
 
-PRODUCT_ROWS = 8
-"""The fewest rows of a matrix that kernels of `PRODUCTS` multiply with several vectors."""
-
 _held = threading.local()
 
 WIDEN: dict[str, Callable[[Quantised, slice, Tensor], Tensor]] = {}
@@ -37,10 +34,11 @@ WIDEN: dict[str, Callable[[Quantised, slice, Tensor], Tensor]] = {}
 They are here once they are compiled.
 """
 
-PRODUCTS: dict[str, Callable[[Sequence[Quantised], Tensor, bool], Tensor]] = {}
+PRODUCTS: dict[str, Callable[[Sequence[Quantised], Tensor], Tensor | None]] = {}
 """Kernels for float32 x [B, K] times matrices of K columns, the results side by side, likewise.
 
-They widen nothing: x is rounded to int8 if the last argument says so, else it must be one row.
+They widen nothing. One row they take as it is; more are rounded to 16 bits, an error of 2e-5, or
+refused (None) where a matrix does not suit them.
 """
 
 
@@ -198,7 +196,7 @@ def linear(
     """Return x [..., K] times `weight` [N, K] transposed, plus bias [N]: [..., N].
 
     A quantised matrix is widened some rows at a time into one small buffer, never as a whole; or
-    not at all where there is a kernel for that, and x may be `rounded` to int8 or is one vector.
+    not at all where there is a kernel for that, and x may be `rounded` to 16 bits or is one vector.
     """
     if isinstance(weight, Tensor):
         return F.linear(x, weight, bias)
@@ -246,9 +244,9 @@ def _product(weights: Sequence[Quantised], x: Tensor, rounded: bool) -> Tensor |
     kernel = PRODUCTS.get(x.device.type)
     if kernel is None or x.dtype != torch.float32 or x.shape[1] % BLOCK:
         return None
-    if len(x) != 1 and not (rounded and all(w.shape[0] >= PRODUCT_ROWS for w in weights)):
+    if len(x) != 1 and not rounded:
         return None
-    return kernel(weights, x if x.stride(1) == 1 else x.contiguous(), rounded)
+    return kernel(weights, x if x.stride(1) == 1 else x.contiguous())
 
 
 def _buffer(rows: int, columns: int, like: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ class Transformer:
     """Weights on one device, and the forward pass over them."""
 
     rounds = False
-    """Whether quantised matrices may meet their inputs rounded to int8, where a kernel can."""
+    """Whether quantised matrices may meet their inputs rounded to 16 bits, where a kernel can."""
 
     def __init__(self, config: ModelConfig, weights: Weights):
         self.config, self.weights = config, weights

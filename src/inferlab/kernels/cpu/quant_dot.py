@@ -65,7 +65,7 @@ def pack(x, columns, exact, out):  # type: ignore[no-untyped-def]
     if exact:
         for block in range(blocks):
             here, there = x + block * 128, out + block * BLOCK_BYTES
-            a, b, c, d = _four(here)
+            a, b, c, d = four(here)
             store_floats(there, a)
             store_floats(there + 32, b)
             store_floats(there + 64, c)
@@ -86,20 +86,26 @@ def pack(x, columns, exact, out):  # type: ignore[no-untyped-def]
         store_floats(there + 96, spread_two(sum, sum1))
 
 
-@jit
-def _four(x):  # type: ignore[no-untyped-def]
+@part
+def four(x):  # type: ignore[no-untyped-def]
+    """Read the 32 float32 of a block."""
     return load_floats(x), load_floats(x + 32), load_floats(x + 64), load_floats(x + 96)
+
+
+@part
+def largest(a, b, c, d):  # type: ignore[no-untyped-def]
+    """Return the largest magnitude of 32 float32; NaN if one is."""
+    found = larger(larger(a, b), larger(c, d))
+    found = larger(found, turned(found, 4))
+    found = larger(found, turned(found, 2))
+    return lane(larger(found, turned(found, 1)), 0)
 
 
 @jit
 def _pack_block(x, out):  # type: ignore[no-untyped-def]
     """Write 32 elements as int8, half of them at `out`, half 32 bytes on; (scale, sum)."""
-    a, b, c, d = _four(x)
-    largest = larger(larger(a, b), larger(c, d))
-    largest = larger(largest, turned(largest, 4))
-    largest = larger(largest, turned(largest, 2))
-    largest = larger(largest, turned(largest, 1))
-    highest = lane(largest, 0)
+    a, b, c, d = four(x)
+    highest = largest(a, b, c, d)
     scale = highest / float32(127)
     up = spread(float32(127) / highest if highest > 0 else float32(0))
     a, b, c, d = rounded(a * up), rounded(b * up), rounded(c * up), rounded(d * up)

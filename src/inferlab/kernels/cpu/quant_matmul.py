@@ -1,11 +1,11 @@
 """Many vectors times quantised matrices in whole numbers, with nothing widened to float32.
 
-Vectors are packed as int8 (`quant_dot.pack`). A thread unpacks eight rows of a matrix into a panel
-that stays in its cache while all vectors meet it. A register of the panel holds four weights of
-each of the eight rows; it meets four elements of a vector, repeated for each row. Products with
-nibbles leave room to sum a whole block in 16 bits. A weight of 8 bits is two nibbles:
-w + 128 = 16 high + low. Each (row of the batch, row of the matrix) is the same sum in the same
-order whatever the batch and the threads, hence bit for bit the same.
+Each block of 32 elements of a vector is rounded to 16 bits with a scale of its own: an error of
+2e-5, far below that of the weights. A thread unpacks 16 rows of a matrix into a panel that stays in
+its cache while all vectors meet it. A register of the panel holds two codes of each of eight rows,
+as int16; it meets two elements of a vector, repeated for each row, in one instruction. Each (row of
+the batch, row of the matrix) is the same sum in the same order whatever the batch and the threads,
+hence bit for bit the same.
 """
 
 from __future__ import annotations
@@ -20,137 +20,159 @@ from torch import Tensor
 from inferlab.kernels.cpu import matvec
 from inferlab.kernels.cpu.jit import floats, jit, part
 from inferlab.kernels.cpu.matvec import MATRIX, Inputs, Rows, records
-from inferlab.kernels.cpu.quant_dot import BLOCK, PAIR_BYTES, pack, packed_bytes
+from inferlab.kernels.cpu.quant_dot import BLOCK, four, largest
 from inferlab.kernels.cpu.team import NOTHING, Me, desk, take, team, team_for
 from inferlab.kernels.cpu.vector import (
-    dot_pairs,
+    dot_shorts,
     eight_halves,
-    high_nibbles,
-    load_bytes,
     load_floats,
-    low_nibbles,
+    load_shorts,
+    nibble,
+    rounded,
+    signed_byte,
     spread,
-    spread_bytes,
-    store_bytes,
+    spread_shorts,
     store_floats,
-    sum_pairs,
+    store_low_shorts,
+    store_shorts,
     to_floats,
+    total,
     turn_quads,
-    unsigned,
 )
-from inferlab.kernels.quantised import PRODUCT_ROWS, PRODUCTS, Quantised
+from inferlab.kernels.quantised import PRODUCTS, Quantised
 
-PANEL = PRODUCT_ROWS  # rows of a matrix that are unpacked together
-_SCALES, _MINS = PANEL * BLOCK, PANEL * (BLOCK + 4)  # where they stand in a part
-_PART = PANEL * (BLOCK + 8)  # bytes of a panel for a block of nibbles
+PANEL = 16
+"""Rows of a matrix that are unpacked together, and the fewest that it may have."""
+_HIGHEST = 32767
+_X_BLOCK = 2 * BLOCK + 8  # bytes of a packed block: its codes, scale, and sum
+_CODES = 2 * BLOCK * PANEL  # bytes of a panel for the codes of a block of columns
+_BLOCK = _CODES + 8 * PANEL  # and with its scales and mins
 _PIECE = 1 << 21  # products that a thread makes at a time: short to wait for
 _SHARE = 1 << 22  # products for each thread: with fewer, one is done before another is awake
 _VECTOR_SHARE = 1 << 19  # the same where there is one vector
 _PACK_PIECE = 1 << 14  # elements that a thread packs at a time
 
 
+@jit
+def pack(x, blocks, out):  # type: ignore[no-untyped-def]
+    """Round the blocks of float32 at `x` to int16: 32 codes, the scale, and the sum, of each.
+
+    Of each four codes the middle two change places, as those of a panel do.
+    """
+    for block in range(blocks):
+        a, b, c, d = four(x + block * 4 * BLOCK)
+        to, highest = out + block * _X_BLOCK, largest(a, b, c, d)
+        scale = highest / float32(_HIGHEST)
+        up = spread(float32(_HIGHEST) / highest if highest > 0 else float32(0))
+        p, q, r, s = rounded(a * up), rounded(b * up), rounded(c * up), rounded(d * up)
+        store_low_shorts(to, p)
+        store_low_shorts(to + 16, q)
+        store_low_shorts(to + 32, r)
+        store_low_shorts(to + 48, s)
+        two = floats(to + 2 * BLOCK, 2)
+        two[0], two[1] = scale, scale * total(to_floats(p + q + r + s))
+
+
 @part
-def _store_nibbles(quads, low, high):  # type: ignore[no-untyped-def]
-    a, b, c, d = quads
-    store_bytes(low, low_nibbles(a))
-    store_bytes(low + 32, low_nibbles(b))
-    store_bytes(low + 64, low_nibbles(c))
-    store_bytes(low + 96, low_nibbles(d))
-    store_bytes(high, high_nibbles(a))
-    store_bytes(high + 32, high_nibbles(b))
-    store_bytes(high + 64, high_nibbles(c))
-    store_bytes(high + 96, high_nibbles(d))
+def _store_nibbles(quads, to):  # type: ignore[no-untyped-def]
+    """Columns 0, 2 and 1, 3 of four in the low nibbles, and half a block on, in the high ones."""
+    store_shorts(to, nibble(quads, 0))
+    store_shorts(to + 64, nibble(quads, 2))
+    store_shorts(to + 512, nibble(quads, 1))
+    store_shorts(to + 576, nibble(quads, 3))
+
+
+@part
+def _store_bytes(quads, to):  # type: ignore[no-untyped-def]
+    store_shorts(to, signed_byte(quads, 0))
+    store_shorts(to + 64, signed_byte(quads, 1))
 
 
 @jit
 def unpack(m, first, panel):  # type: ignore[no-untyped-def]
-    """Write rows first..first+7 of a quantised `matvec.MATRIX` at `panel`, part by part.
+    """Write eight rows of a quantised `matvec.MATRIX` at `panel`, block by block.
 
-    A part has eight registers of nibbles, one for each four columns of a block, then the scales
-    of the eight rows, and their mins. A block of bytes takes two: its low nibbles, its high ones.
+    A block of 16 rows has sixteen pairs of registers of codes, these rows' in the first of each
+    pair; then the scales, these rows' first, and the mins.
     """
     w, at = m.data + first * m.stride, first * m.scale_stride
     for block in range(m.columns // BLOCK):
-        scale = eight_halves(m.scales + at + block * m.scale_step, m.scale_stride)
+        to, step = panel + block * _BLOCK, block * m.scale_step
+        scale, least = eight_halves(m.scales + at + step, m.scale_stride), spread(float32(0))
         if m.bits == 4:
-            to = panel + block * _PART
-            _store_nibbles(turn_quads(w + block * 16, m.stride), to, to + 128)
-            least = eight_halves(m.mins + at + block * m.scale_step, m.scale_stride)
-            store_floats(to + _SCALES, scale)
-            store_floats(to + _MINS, least * spread(m.times))
-            continue
-        to = panel + 2 * block * _PART
-        for half in range(2):
-            a, b, c, d = turn_quads(w + block * BLOCK + half * 16, m.stride)
-            quads = unsigned(a), unsigned(b), unsigned(c), unsigned(d)
-            _store_nibbles(quads, to + half * 128, to + _PART + half * 128)
+            a, b, c, d = turn_quads(w + block * 16, m.stride)
+            _store_nibbles(a, to)
+            _store_nibbles(b, to + 128)
+            _store_nibbles(c, to + 256)
+            _store_nibbles(d, to + 384)
+            least = eight_halves(m.mins + at + step, m.scale_stride) * spread(m.times)
+        else:
+            for half in range(2):
+                a, b, c, d = turn_quads(w + block * BLOCK + half * 16, m.stride)
+                _store_bytes(a, to + half * 512)
+                _store_bytes(b, to + half * 512 + 128)
+                _store_bytes(c, to + half * 512 + 256)
+                _store_bytes(d, to + half * 512 + 384)
         if m.row_scales:
             scale = scale * load_floats(m.row_scales + first * m.row_scale_step)
-        store_floats(to + _SCALES, scale)
-        store_floats(to + _MINS, scale * spread(float32(-128)))
-        store_floats(to + _PART + _SCALES, scale * spread(float32(16)))
-        store_floats(to + _PART + _MINS, spread(float32(0)))
+        store_floats(to + _CODES, scale)
+        store_floats(to + _CODES + 64, least)
 
 
 @part
-def _products(weights, a, b, c, d):  # type: ignore[no-untyped-def]
-    """Multiply a register of the panel with four elements of each of four vectors."""
-    w = load_bytes(weights)
+def _two(w, a, b, c):  # type: ignore[no-untyped-def]
+    """Multiply two columns of the panel's 16 rows with two elements of each of three vectors."""
+    low, high = load_shorts(w), load_shorts(w + 32)
+    a, b, c = spread_shorts(a), spread_shorts(b), spread_shorts(c)
     return (
-        dot_pairs(w, spread_bytes(a)),
-        dot_pairs(w, spread_bytes(b)),
-        dot_pairs(w, spread_bytes(c)),
-        dot_pairs(w, spread_bytes(d)),
+        dot_shorts(low, a),
+        dot_shorts(high, a),
+        dot_shorts(low, b),
+        dot_shorts(high, b),
+        dot_shorts(low, c),
+        dot_shorts(high, c),
     )
 
 
 @part
 def _sums(p, q):  # type: ignore[no-untyped-def]
-    return p[0] + q[0], p[1] + q[1], p[2] + q[2], p[3] + q[3]
+    return p[0] + q[0], p[1] + q[1], p[2] + q[2], p[3] + q[3], p[4] + q[4], p[5] + q[5]
 
 
 @part
-def _half(w, a, b, c, d):  # type: ignore[no-untyped-def]
-    """Multiply half a block of the panel's rows with half a block of four vectors."""
-    first = _sums(_products(w, a, b, c, d), _products(w + 32, a + 4, b + 4, c + 4, d + 4))
-    last = _products(w + 64, a + 8, b + 8, c + 8, d + 8)
-    return _sums(_sums(first, last), _products(w + 96, a + 12, b + 12, c + 12, d + 12))
-
-
-@part
-def _scaled(sum, codes, scale, least, x):  # type: ignore[no-untyped-def]
+def _scaled(sum, codes, w, x):  # type: ignore[no-untyped-def]
     """Add a block: scale * scale of the vector * codes + min * sum of the vector."""
-    two = floats(x + 64, 9)
-    return sum + to_floats(sum_pairs(codes)) * (scale * spread(two[0])) + least * spread(two[8])
+    two = floats(x + 2 * BLOCK, 2)
+    scale, least = load_floats(w + _CODES), load_floats(w + _CODES + 64)
+    return sum + to_floats(codes) * (scale * spread(two[0])) + least * spread(two[1])
 
 
 @jit
-def meet(panel, parts, shift, x, stride, y, y_stride, batch):  # type: ignore[no-untyped-def]
-    """Multiply a panel with packed vectors, `stride` bytes apart, and store eight float32 of each.
+def meet(panel, blocks, x, stride, y, y_stride, batch):  # type: ignore[no-untyped-def]
+    """Multiply a panel with packed vectors, `stride` bytes apart, and store 16 float32 of each.
 
-    Four at a time; where fewer are left, the last one again. A block has 1 << `shift` parts.
+    Three at a time; where fewer are left, the last one again.
     """
-    for b in range(0, batch, 4):
-        b1, b2, b3 = min(b + 1, batch - 1), min(b + 2, batch - 1), min(b + 3, batch - 1)
-        x0, x1, x2, x3 = x + b * stride, x + b1 * stride, x + b2 * stride, x + b3 * stride
-        sum0 = sum1 = sum2 = sum3 = spread(float32(0))
-        for index in range(parts):
-            block, w = index >> shift, panel + index * _PART
-            at = (block >> 1) * PAIR_BYTES + (block & 1) * 16
-            here = x0 + at, x1 + at, x2 + at, x3 + at
-            # Two products of at most 15 * 127 in each of eight sums: 30,480 fits 16 bits.
-            codes = _half(w, x0 + at, x1 + at, x2 + at, x3 + at)
-            at += 32
-            codes = _sums(codes, _half(w + 128, x0 + at, x1 + at, x2 + at, x3 + at))
-            scale, least = load_floats(w + _SCALES), load_floats(w + _MINS)
-            sum0 = _scaled(sum0, codes[0], scale, least, here[0])
-            sum1 = _scaled(sum1, codes[1], scale, least, here[1])
-            sum2 = _scaled(sum2, codes[2], scale, least, here[2])
-            sum3 = _scaled(sum3, codes[3], scale, least, here[3])
+    for b in range(0, batch, 3):
+        b1, b2 = min(b + 1, batch - 1), min(b + 2, batch - 1)
+        x0, x1, x2 = x + b * stride, x + b1 * stride, x + b2 * stride
+        sum0 = sum1 = sum2 = high0 = high1 = high2 = spread(float32(0))
+        for block in range(blocks):
+            w, at = panel + block * _BLOCK, block * _X_BLOCK
+            p, q, r = x0 + at, x1 + at, x2 + at
+            codes = _two(w, p, q, r)
+            for pair in range(1, BLOCK // 2):
+                at = 4 * pair
+                codes = _sums(codes, _two(w + 64 * pair, p + at, q + at, r + at))
+            sum0, high0 = _scaled(sum0, codes[0], w, p), _scaled(high0, codes[1], w + 32, p)
+            sum1, high1 = _scaled(sum1, codes[2], w, q), _scaled(high1, codes[3], w + 32, q)
+            sum2, high2 = _scaled(sum2, codes[4], w, r), _scaled(high2, codes[5], w + 32, r)
         store_floats(y + b * y_stride, sum0)
+        store_floats(y + b * y_stride + 32, high0)
         store_floats(y + b1 * y_stride, sum1)
+        store_floats(y + b1 * y_stride + 32, high1)
         store_floats(y + b2 * y_stride, sum2)
-        store_floats(y + b3 * y_stride, sum3)
+        store_floats(y + b2 * y_stride + 32, high2)
 
 
 @jit
@@ -170,7 +192,7 @@ def _matmul(me, matrices, x, y, own, batch, vectors, panels, packing, desk):  # 
     piece = take(packing.ctypes.data, pieces, -1, me, NOTHING)
     while piece >= 0:
         for b in range(piece * vectors, min(batch, (piece + 1) * vectors)):
-            pack(x.data + b * x.stride, columns, False, x.packed + b * x.packed_stride)
+            pack(x.data + b * x.stride, columns // BLOCK, x.packed + b * x.packed_stride)
         piece = take(packing.ctypes.data, pieces, piece, me, NOTHING)
 
     count = 0
@@ -186,18 +208,18 @@ def _matmul(me, matrices, x, y, own, batch, vectors, panels, packing, desk):  # 
                 before += matrices[index].rows
                 index += 1
             m = matrices[index]
-            first, shift = min(number * PANEL, m.rows - PANEL), 0 if m.bits == 4 else 1
+            first = min(number * PANEL, m.rows - PANEL)
             unpack(m, first, panel)
+            unpack(m, first + 8, panel + 32)
             out = y.data + (before + first) * 4
-            parts = columns // BLOCK << shift
-            meet(panel, parts, shift, x.packed, x.packed_stride, out, y.stride, batch)
+            meet(panel, columns // BLOCK, x.packed, x.packed_stride, out, y.stride, batch)
         piece = take(desk.ctypes.data, pieces, piece, me, NOTHING)
 
 
 def prepare() -> None:
     """Compile, or load from the cache of an earlier process; from then on `linear` uses it.
 
-    Only where the CPU multiplies bytes in one instruction (AVX2); elsewhere weights are widened.
+    Only where the CPU has the instruction that it is made of (AVX2); elsewhere weights are widened.
     """
     from llvmlite import binding
     from numba import int64, typeof
@@ -211,30 +233,31 @@ def prepare() -> None:
     PRODUCTS["cpu"] = product
 
 
-def product(weights: Sequence[Quantised], x: Tensor, rounded: bool) -> Tensor:
+def product(weights: Sequence[Quantised], x: Tensor) -> Tensor | None:
     """Return what `quantised.PRODUCTS` promises."""
-    if len(x) > 1:
-        return launch(weights, x)
     rows = [weight.shape[0] for weight in weights]
+    if len(x) != 1:
+        dense = all(weight.scales.stride(-1) == 1 for weight in weights)
+        return launch(weights, x) if dense and min(rows) >= PANEL else None
     y = torch.empty(1, sum(rows))
     for weight, out in zip(weights, y.split(rows, dim=1), strict=True):
         threads = team_for(x.shape[1] * weight.shape[0], _VECTOR_SHARE).threads
-        matvec.launch(weight, x, None, None, out, threads, exact=not rounded)
+        matvec.launch(weight, x, None, None, out, threads, exact=True)
     return y
 
 
 def launch(weights: Sequence[Quantised], x: Tensor, threads: int | None = None) -> Tensor:
-    """Return x [B, K], rounded to int8, times each weight [N, K] transposed: [B, sum of N].
+    """Return x [B, K], rounded to int16, times each weight [N, K] transposed: [B, sum of N].
 
-    Float32 on a CPU, x dense in K, each weight with 8 rows or more and K a multiple of 32.
+    Float32 on a CPU, x dense in K, each weight with 16 rows or more and K a multiple of 32.
     """
     (batch, columns), rows = x.shape, [weight.shape[0] for weight in weights]
     y = torch.empty(batch, sum(rows))
     if not batch:
         return y
     members = team(threads) if threads else team_for(batch * columns * sum(rows), _SHARE)
-    packed = np.empty((batch, packed_bytes(columns)), np.uint8)
-    own = np.empty((members.threads, columns // BLOCK * 2 * _PART), np.uint8)
+    packed = np.empty((batch, columns // BLOCK * _X_BLOCK), np.uint8)
+    own = np.empty((members.threads, columns // BLOCK * _BLOCK), np.uint8)
     inputs = Inputs(x.data_ptr(), x.stride(0) * 4, packed.ctypes.data, packed.strides[0])
     vectors = max(1, _PACK_PIECE // columns)
     panels = max(1, _PIECE // (batch * columns * PANEL))

@@ -111,14 +111,23 @@ if backends.has_numba():
         return BYTES(_ADDRESS), build
 
     @intrinsic
-    def spread_bytes(_context, address):  # type: ignore[no-untyped-def]
-        """Read four bytes, eight times over."""
+    def load_shorts(_context, address):  # type: ignore[no-untyped-def]
+        """Read 16 int16."""
 
         def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            four = _read(builder, args[0], _ir("i32", 1))
-            return builder.bitcast(_shuffle(builder, four, [0] * 8), _ir("i8", 32))
+            return _read(builder, args[0], _ir("i16", 16))
 
-        return BYTES(_ADDRESS), build
+        return SHORTS(_ADDRESS), build
+
+    @intrinsic
+    def spread_shorts(_context, address):  # type: ignore[no-untyped-def]
+        """Read two int16, eight times over."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            two = _read(builder, args[0], _ir("i32", 1))
+            return builder.bitcast(_shuffle(builder, two, [0] * 8), _ir("i16", 16))
+
+        return SHORTS(_ADDRESS), build
 
     @intrinsic
     def turn_quads(_context, address, step):  # type: ignore[no-untyped-def]
@@ -147,14 +156,14 @@ if backends.has_numba():
         return kind(_ADDRESS, _ADDRESS), build
 
     @intrinsic
-    def store_bytes(_context, address, value):  # type: ignore[no-untyped-def]
-        """Write 32 bytes."""
+    def store_shorts(_context, address, value):  # type: ignore[no-untyped-def]
+        """Write 16 int16."""
 
         def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            builder.store(args[1], builder.inttoptr(args[0], args[1].type.as_pointer()), align=1)
+            builder.store(args[1], builder.inttoptr(args[0], args[1].type.as_pointer()), align=2)
             return context.get_dummy_value()
 
-        return types.void(_ADDRESS, BYTES), build
+        return types.void(_ADDRESS, SHORTS), build
 
     @intrinsic
     def load_floats(_context, address):  # type: ignore[no-untyped-def]
@@ -182,6 +191,18 @@ if backends.has_numba():
         def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
             low = builder.trunc(args[1], _ir("i8", 8))
             builder.store(low, builder.inttoptr(args[0], low.type.as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(_ADDRESS, INTS), build
+
+    @intrinsic
+    def store_low_shorts(_context, address, value):  # type: ignore[no-untyped-def]
+        """Write the low half of each of eight int32, of each four in the order 0, 2, 1, 3."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            low = builder.trunc(args[1], _ir("i16", 8))
+            low = _shuffle(builder, low, [0, 2, 1, 3, 4, 6, 5, 7])
+            builder.store(low, builder.inttoptr(args[0], low.type.as_pointer()), align=2)
             return context.get_dummy_value()
 
         return types.void(_ADDRESS, INTS), build
@@ -364,13 +385,36 @@ if backends.has_numba():
         return BYTES(BYTES), build
 
     @intrinsic
-    def unsigned(_context, value):  # type: ignore[no-untyped-def]
-        """Add 128 to each of 32 signed bytes, which are then from 0 to 255."""
+    def nibble(_context, value, index):  # type: ignore[no-untyped-def]
+        """Keep one nibble (a literal 0 to 3, from the lowest) of each two bytes: 16 int16."""
 
         def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            return builder.xor(args[0], _splat("i8", 32, -128))
+            by = _splat("i16", 16, 4 * signature.args[1].literal_value)
+            down = builder.lshr(builder.bitcast(args[0], _ir("i16", 16)), by)
+            return builder.and_(down, _splat("i16", 16, 15))
 
-        return BYTES(BYTES), build
+        return (SHORTS(BYTES, index), build) if isinstance(index, types.Literal) else None
+
+    @intrinsic
+    def signed_byte(_context, value, index):  # type: ignore[no-untyped-def]
+        """Keep one signed byte (a literal 0 for the low one, or 1) of each two: 16 int16."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            pairs, eight = builder.bitcast(args[0], _ir("i16", 16)), _splat("i16", 16, 8)
+            high = pairs if signature.args[1].literal_value else builder.shl(pairs, eight)
+            return builder.ashr(high, eight)
+
+        return (SHORTS(BYTES, index), build) if isinstance(index, types.Literal) else None
+
+    @intrinsic
+    def dot_shorts(_context, left, right):  # type: ignore[no-untyped-def]
+        """Multiply 16 int16, and add each two neighbours: eight int32."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            wide = (builder.sext(arg, _ir("i32", 16)) for arg in args)
+            return _sum_pairs(builder, builder.mul(*wide))
+
+        return INTS(SHORTS, SHORTS), build
 
     @intrinsic
     def dot_pairs(_context, small, signed):  # type: ignore[no-untyped-def]
@@ -514,8 +558,9 @@ if backends.has_numba():
         return (FLOATS(FLOATS, by), build) if isinstance(by, types.Literal) else None
 
 else:
-    load_bytes = load_half = load_floats = store_bytes = store_floats = store_low_bytes = jit
-    spread_bytes = turn_quads = eight_halves = unsigned = jit
+    load_bytes = load_half = load_shorts = load_floats = jit
+    store_shorts = store_floats = store_low_bytes = store_low_shorts = jit
+    spread_shorts = turn_quads = eight_halves = nibble = signed_byte = dot_shorts = jit
     four_pairs = four_halves = spread_halves = spread_half = spread = spread_two = jit
     spread_lane = totals = halves_sum = lanes_sum = lane = turned = rounded = larger = jit
     low_nibbles = high_nibbles = dot_pairs = sum_pairs = dot_quads = fold = jit
