@@ -54,9 +54,16 @@ def test_the_text_is_the_one_that_llama_cpp_read(stored):
 
 @needs_model
 @pytest.mark.parametrize("length", LENGTHS)
-def test_prompts_are_read_as_if_weights_were_floats(stored, exact, length):
-    got = perplexity.logprobs(stored, REFERENCE["ids"][:length])
-    torch.testing.assert_close(got, exact(length), atol=2e-3, rtol=0)
+@pytest.mark.parametrize(("rounds", "most"), [(False, 2e-3), (True, 2e-2)])
+def test_prompts_are_read_as_if_weights_were_floats(stored, exact, rounds, most, length):
+    """Also where vectors are rounded to 16 bits, so that no weight need be widened."""
+    stored.warm_up()
+    engine = LLM(stored.model, stored.tokenizer)
+    engine.model = stored.model.rounding(rounds)
+    got = perplexity.logprobs(engine, REFERENCE["ids"][:length])
+    torch.testing.assert_close(got, exact(length), atol=most, rtol=0)
+    right = perplexity.perplexity(exact(length))
+    assert perplexity.perplexity(got) == pytest.approx(right, rel=1e-3)
 
 
 @needs_model

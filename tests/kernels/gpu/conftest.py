@@ -46,7 +46,7 @@ def _same_numbers_each_time() -> None:
     torch.manual_seed(1)
 
 
-@pytest.fixture
-def poison(monkeypatch) -> None:
+@pytest.fixture(autouse=True)
+def _poison(monkeypatch) -> None:
     """Outputs begin as NaN, so that what a kernel leaves out cannot pass for a zero."""
     monkeypatch.setattr(ops, "_empty", lambda like, *shape: like.new_full(shape, math.nan))

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from tensors import draw
 
 from inferlab.errors import InferlabError
 from inferlab.kernels import ops, reference
@@ -15,11 +16,6 @@ from inferlab.kernels.reference import rms_ratio
 
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 DTYPES = list(TOLERANCE)
-GENERATOR = torch.Generator().manual_seed(3)
-
-
-def draw(*shape, dtype=torch.float32):
-    return torch.randn(shape, generator=GENERATOR).to(dtype)
 
 
 def cache(batch, kv_heads, capacity, size, lengths, dtype=torch.float32):

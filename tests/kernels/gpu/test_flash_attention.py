@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from tensors import draw
 
 from inferlab.errors import InferlabError
 from inferlab.kernels import ops, reference
@@ -15,7 +16,6 @@ from inferlab.kernels.gpu.compiled import TARGETS
 from inferlab.kernels.reference import rms_ratio
 
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
-GENERATOR = torch.Generator().manual_seed(4)
 DTYPES = [
     torch.float32,
     torch.float16,
@@ -24,10 +24,6 @@ DTYPES = [
         marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="bf16 products need a GPU"),
     ),
 ]
-
-
-def draw(*shape, dtype=torch.float32):
-    return torch.randn(shape, generator=GENERATOR).to(dtype)
 
 
 def make(batch, tokens, keys, heads, kv_heads, size, dtype=torch.float32):

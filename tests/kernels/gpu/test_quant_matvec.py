@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from tensors import draw, strided, wide
 
 from inferlab.errors import InferlabError
 from inferlab.kernels import ops, reference
@@ -14,27 +15,9 @@ from inferlab.kernels.gpu.matvec import Norm
 from inferlab.kernels.quantised import FORMATS, Quantised, quantise
 from inferlab.kernels.reference import rms_ratio
 
-GENERATOR = torch.Generator().manual_seed(1)
 # Sums are float32: what is left is the rounding of results; the interpreter cuts bfloat16 off.
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 5e-4, torch.bfloat16: 8e-3}
 formats = pytest.mark.parametrize("format", FORMATS)
-
-
-def draw(*shape, dtype=torch.float32, device="cpu"):
-    return torch.randn(shape, generator=GENERATOR).to(device, dtype)
-
-
-def strided(x):
-    """The same values with a hole after each row, filled with NaN."""
-    holes = x.new_full((*x.shape[:-1], 2 * x.shape[-1] + 3), math.nan)
-    holes[..., : x.shape[-1]] = x
-    return holes[..., : x.shape[-1]]
-
-
-@pytest.fixture(autouse=True)
-def poison(monkeypatch):
-    """Outputs begin as NaN, so that what a kernel leaves out cannot pass for a zero."""
-    monkeypatch.setattr(ops, "_empty", lambda like, *shape: like.new_full(shape, math.nan))
 
 
 @pytest.fixture
@@ -43,14 +26,10 @@ def few_programs(monkeypatch):
     monkeypatch.setattr(gpu, "PROGRAMS", 1)
 
 
-def wide(*tensors):
-    return [t.double().cpu() for t in tensors]
-
-
 def matrix(rows, columns, format, device):
     """Random codes of every value, with scales of both signs: more than quantise would make."""
     made = quantise(draw(rows, columns), format)
-    codes = torch.randint(-128, 128, made.weights.shape, generator=GENERATOR)
+    codes = torch.randint(-128, 128, made.weights.shape)
     codes = codes.to(torch.int8).view(made.weights.dtype)
     flip = torch.where(draw(*made.scales.shape) > 0, 1, -1)
     return Quantised(format, codes, made.scales * flip, made.mins).to(device)

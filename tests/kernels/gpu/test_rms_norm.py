@@ -6,40 +6,19 @@ import math
 
 import pytest
 import torch
+from tensors import draw, strided, wide
 
 from inferlab.errors import InferlabError
 from inferlab.kernels import ops, reference
 from inferlab.kernels.gpu import rms_norm as gpu
 from inferlab.kernels.reference import rms_ratio
 
-GENERATOR = torch.Generator().manual_seed(1)
 TOLERANCE = {
     torch.float32: 1e-6,
     torch.float16: 5e-4,
     torch.bfloat16: 8e-3,
 }  # the interpreter cuts off
 dtypes = pytest.mark.parametrize("dtype", TOLERANCE)
-
-
-def draw(*shape, dtype=torch.float32, device="cpu"):
-    return torch.randn(shape, generator=GENERATOR).to(device, dtype)
-
-
-def strided(x):
-    """The same values with a hole after each row, filled with NaN."""
-    holes = x.new_full((*x.shape[:-1], 2 * x.shape[-1] + 3), math.nan)
-    holes[..., : x.shape[-1]] = x
-    return holes[..., : x.shape[-1]]
-
-
-@pytest.fixture(autouse=True)
-def poison(monkeypatch):
-    """Outputs begin as NaN, so that what a kernel leaves out cannot pass for a zero."""
-    monkeypatch.setattr(ops, "_empty", lambda like, *shape: like.new_full(shape, math.nan))
-
-
-def wide(*tensors):
-    return [t.double().cpu() for t in tensors]
 
 
 @dtypes

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
+from tensors import draw
 
 from inferlab.errors import InferlabError
 from inferlab.kernels import ops, reference
 from inferlab.kernels.gpu import rope_and_cache as gpu
 from inferlab.kernels.reference import rms_ratio
 
-GENERATOR = torch.Generator().manual_seed(1)
 TOLERANCE = {
     torch.float32: 1e-6,
     torch.float16: 5e-4,
@@ -20,15 +18,6 @@ TOLERANCE = {
 }  # the interpreter cuts off
 dtypes = pytest.mark.parametrize("dtype", TOLERANCE)
 CANARY = 123.0
-
-
-def draw(*shape, dtype=torch.float32, device="cpu"):
-    return torch.randn(shape, generator=GENERATOR).to(device, dtype)
-
-
-@pytest.fixture(autouse=True)
-def poison(monkeypatch):
-    monkeypatch.setattr(ops, "_empty", lambda like, *shape: like.new_full(shape, math.nan))
 
 
 def case(rows, heads, kv_heads, size, pairs, dtype, device):

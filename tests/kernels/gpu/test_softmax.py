@@ -23,12 +23,12 @@ def check(x):
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("columns", [1, 2, 3, 127, 129, 1000, 4097])
-def test_case_43_rows_of_any_width(device, poison, columns, dtype):
+def test_case_43_rows_of_any_width(device, columns, dtype):
     check(3 * torch.randn(5, columns, device=device).to(dtype))
 
 
 @pytest.mark.parametrize("columns", [16384, 16385, 49152])
-def test_rows_longer_than_a_block(device, poison, columns):
+def test_rows_longer_than_a_block(device, columns):
     check(3 * torch.randn(2, columns, device=device))
 
 
@@ -37,7 +37,7 @@ class TestBothKernels:
     """The kernel that takes a row at once, and the one that takes blocks of it."""
 
     @pytest.fixture(autouse=True)
-    def _limit(self, monkeypatch, longest, poison):
+    def _limit(self, monkeypatch, longest):
         monkeypatch.setattr(softmax, "LONGEST_BLOCK", longest)
 
     @pytest.mark.parametrize("columns", [65, 128, 129, 1000])
