@@ -75,6 +75,8 @@ def tradeoff(
     `curves` (predicted, lines) and `rings` (measured) hold `label`, `batches`, `tpot` in seconds
     and `rate` in tokens a second; ends carry their batch. Up is cheap, left is quick.
     """
+    from matplotlib.ticker import LogLocator
+
     if not (curves or rings):
         raise InferlabError("tradeoff needs one curve, or one set of rings")
     one = (rings or curves)[0]
@@ -107,6 +109,8 @@ def tradeoff(
     slow = min(r for one in drawn for r in one["rate"])
     fast = max(r for one in drawn for r in one["rate"])
     axes.set(xscale="log", yscale="log", xlim=(low / 1.5, high * 2.6), ylim=(slow / 2, fast * 2.6))
+    for axis, span in ((axes.xaxis, high / low), (axes.yaxis, fast / slow)):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if span < 40 else (1,)))
     axes.xaxis.set_major_formatter(lambda value, _: f"{1e3 * value:g}")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axes.set(xlabel="ms for each token of an answer (TPOT)", ylabel="tokens/s of all answers")
