@@ -53,6 +53,12 @@ FIGURES = {
     "memory": lambda: paging.memory(LENGTHS, 8192, 4096, 16),
     "block sizes": lambda: paging.block_sizes(LENGTHS, [1, 16, 256, 1024]),
     "pool": lambda: paging.pool(FILM, 0),
+    "first tokens": lambda: paging.first_tokens(
+        [
+            {"label": "first", "seconds": 1.8, "cached": 0, "tokens": 1006},
+            {"label": "second", "seconds": 0.1, "cached": 992, "tokens": 1005},
+        ]
+    ),
 }
 
 

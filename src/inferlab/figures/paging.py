@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from inferlab.figures.draw import blank, canvas, note
+from inferlab.figures.draw import rows as lines
 from inferlab.figures.style import PALETTE
 from inferlab.theory import paging
 
@@ -110,4 +111,24 @@ def pool(film: Mapping[str, Any], at: int) -> Figure:
         note(axes, x + 0.07, y + 0.68, text, fontsize=8.5, va="center")
     axes.set(xlim=(0, across), ylim=(down, 0))
     axes.axis("off")
+    return figure
+
+
+def first_tokens(answers: Sequence[Mapping[str, Any]]) -> Figure:
+    """Draw the time to first token of requests that begin alike, the first one on top.
+
+    Each has `label`, `seconds`, and of its `tokens` the `cached` ones, which were not read again.
+    """
+    first, last = answers[0]["seconds"], answers[-1]["seconds"]
+    longest = max(one["seconds"] for one in answers)
+    figure, axes = canvas(
+        f"With its beginning known, a first token comes {first / last:.1f} times as soon",
+        0.9 + 0.5 * len(answers),
+    )
+    lines(axes, [one["label"] for one in answers])
+    for at, one in enumerate(answers):
+        axes.barh(at, one["seconds"], height=0.6, color=PALETTE["compute"])
+        text = f" {one['cached']:,} of {one['tokens']:,} tokens found"
+        note(axes, one["seconds"], at, text, "kv", va="center", fontsize=10)
+    axes.set(xlim=(0, 1.75 * longest), xlabel="seconds to the first token")
     return figure
