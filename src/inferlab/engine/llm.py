@@ -113,6 +113,7 @@ class LLM:
             raise InferlabError("activations int8 needs kernels simd: others have float ones")
         self.activations = activations
         if self.simd:
+            self.model = model.rounding(activations != "float32")
             cpu_decode.prepare()
         self.eos_ids = model.config.eos_ids | (tokenizer.eos_ids if tokenizer else frozenset())
         self.cache: ContiguousCache | None = None
@@ -141,9 +142,10 @@ class LLM:
         where it has that, float16 where not. `kernels` auto decodes by the SIMD kernels on a CPU
         in float32 and by Triton's on a GPU, else by torch; triton on a CPU is its interpreter.
         `quantize` is None for weights as they are stored, none, q8 or q4 (`Checkpoint.load`).
-        Where the SIMD kernels meet quantised weights they round `activations` to int8 (auto), a
-        scale for each 32, or leave them float32. Without numba torch widens quantised weights in
-        each step, at half the speed of float32 ones: there "none" trades memory for time.
+        Where the SIMD kernels meet quantised weights they round `activations` (auto), in a decode
+        step to int8 and in a prompt to int16, a scale for each 32, or leave them float32.
+        Without numba torch widens quantised weights in each step, at half the speed of float32
+        ones: there "none" trades memory for time.
         With a `group` this process reads and holds its part alone, and decodes by torch.
         """
         _check_choices(kernels, threads, activations)

@@ -22,7 +22,7 @@ from inferlab.errors import InferlabError, unknown
 from inferlab.server import page
 from inferlab.server.protocol import ApiError, Asked, AskedChat, AskedText, parse
 from inferlab.server.replies import ChatReply, Reply, TextReply, dumps, event
-from inferlab.server.worker import Job, Worker
+from inferlab.server.worker import Call, Worker
 
 
 @dataclass(frozen=True)
@@ -112,41 +112,41 @@ def create(worker: Worker, settings: Settings) -> FastAPI:
         params = asked.params(most_tokens)
         try:
             prompts = await run_in_threadpool(asked.prompts, llm)
-            job = Job(
+            call = Call(
                 prompts, params, arrived=arrived, seconds=settings.seconds, traced=bool(asked.trace)
             )
-            worker.submit(job)
+            worker.submit(call)
             try:
-                await job.accepted()
+                await call.accepted()
             except BaseException:
-                worker.cancel(job)
+                worker.cancel(call)
                 raise
         except InferlabError as error:
             raise ApiError(400, str(error), param=asked.subject) from None
-        watch = asyncio.create_task(_cancel_when_gone(http, worker, job))
+        watch = asyncio.create_task(_cancel_when_gone(http, worker, call))
         reply = form(asked, llm, settings.bandwidth)
 
         async def stream() -> AsyncIterator[bytes]:
             try:
-                async for chunk in reply.stream(job):
+                async for chunk in reply.stream(call):
                     yield chunk
             except ApiError as error:
                 yield event(error.body())
             finally:
                 watch.cancel()
-                worker.cancel(job)
+                worker.cancel(call)
 
         if asked.stream:
             return StreamingResponse(
                 stream(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
             )
         try:
-            async for _ in job:
+            async for _ in call:
                 pass
-            return _json(reply.whole(job))
+            return _json(reply.whole(call))
         finally:
             watch.cancel()
-            worker.cancel(job)
+            worker.cancel(call)
 
     @app.post("/v1/completions")
     async def completions(http: Request) -> Response:
@@ -208,11 +208,11 @@ async def _body(http: Request, settings: Settings) -> bytes:
     return bytes(body)
 
 
-async def _cancel_when_gone(http: Request, worker: Worker, job: Job) -> None:
-    """Wait until the client hangs up, and let its job end."""
+async def _cancel_when_gone(http: Request, worker: Worker, call: Call) -> None:
+    """Wait until the client hangs up, and let its call end."""
     while (await http.receive())["type"] != "http.disconnect":
         pass
-    worker.cancel(job)
+    worker.cancel(call)
 
 
 def _refusal(error: ApiError) -> Response:

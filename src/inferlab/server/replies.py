@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from inferlab.engine.llm import LLM
     from inferlab.engine.request import Request
     from inferlab.engine.sampling import TokenLogprob
-    from inferlab.server.worker import Job
+    from inferlab.server.worker import Call
 
 _FROM_COMPLETION = (
     *("prompt_tokens", "cached_tokens", "output_tokens", "ttft_s", "tpot_s", "tokens_per_second"),
@@ -49,26 +49,26 @@ class Reply:
         self._id, self._created = f"{self.prefix}-{uuid.uuid4().hex}", int(time.time())
         self._told: Counter[int] = Counter()  # characters of tokens with log-probabilities
 
-    def whole(self, job: Job) -> dict[str, Any]:
-        """Return the answer of a job that is done; raises ApiError if it failed."""
-        for request in job.requests:
+    def whole(self, call: Call) -> dict[str, Any]:
+        """Return the answer of a call that is done; raises ApiError if it failed."""
+        for request in call.requests:
             _check(request)
-        body = self._frame(self.kind, [self._choice(i, r) for i, r in enumerate(job.requests)])
-        body["usage"] = _usage(job.requests)
+        body = self._frame(self.kind, [self._choice(i, r) for i, r in enumerate(call.requests)])
+        body["usage"] = _usage(call.requests)
         if self._asked.trace:
-            (request,) = job.requests
+            (request,) = call.requests
             events = _events(request.events, request.start)
             body["inferlab"] = {"events": events, "account": self._account(request)}
         return body
 
-    async def stream(self, job: Job) -> AsyncIterator[bytes]:
-        """Yield the events of a stream while the job runs; raises ApiError if it fails."""
+    async def stream(self, call: Call) -> AsyncIterator[bytes]:
+        """Yield the events of a stream while the call runs; raises ApiError if it fails."""
         usage, traced = self._asked.include_usage, self._asked.trace
-        for index in range(len(job.prompts)):
+        for index in range(len(call.prompts)):
             for choice in self._opening(index):
                 yield event(self._chunk(choice))
-        async for update in job:
-            request = job.requests[update.index]
+        async for update in call:
+            request = call.requests[update.index]
             if update.text or update.logprobs or (traced and update.events):
                 choice = self._piece(
                     update.index, update.text, self._odds(update.index, update.logprobs)
@@ -84,9 +84,9 @@ class Reply:
                     chunk["inferlab"] = {"account": self._account(request)}
                 yield event(chunk)
         if usage:
-            chunk = self._frame(self.chunk_kind, []) | {"usage": _usage(job.requests)}
+            chunk = self._frame(self.chunk_kind, []) | {"usage": _usage(call.requests)}
             if traced:
-                chunk["inferlab"] = {"account": self._account(job.requests[0])}
+                chunk["inferlab"] = {"account": self._account(call.requests[0])}
             yield event(chunk)
         yield event(b"[DONE]")
 

@@ -32,21 +32,21 @@ log = logging.getLogger("inferlab.server")
 
 @dataclass(frozen=True)
 class Update:
-    """What happened to one request of a job since its last update."""
+    """What happened to one request of a call since its last update."""
 
     index: int
-    """The place of the request's prompt in the job."""
+    """The place of the request's prompt in the call."""
     text: str
     events: list[Event]
     logprobs: list[TokenLogprob]
     done: bool
 
 
-class Job:
+class Call:
     """The prompts of one HTTP request on their way: iterate over the updates as they come.
 
-    That raises ApiError if the engine fails or stops in between, or the job's seconds are over.
-    The prompts arrived at this time of `time.perf_counter`. If the job is traced an update comes
+    That raises ApiError if the engine fails or stops in between, or the call's seconds are over.
+    The prompts arrived at this time of `time.perf_counter`. If the call is traced an update comes
     for every event, else only for text.
     """
 
@@ -71,7 +71,7 @@ class Job:
         """Wait until the engine has taken all prompts. Raises InferlabError if it cannot."""
         await self._next()
 
-    def __aiter__(self) -> Job:
+    def __aiter__(self) -> Call:
         return self
 
     async def __anext__(self) -> Update:
@@ -103,7 +103,7 @@ class Job:
 class _Seat:
     """A request in the engine, and how much of it was told."""
 
-    job: Job
+    call: Call
     index: int
     request: Request
     events: int = 0
@@ -142,25 +142,25 @@ class Worker:
         """Begin."""
         self._thread.start()
 
-    def submit(self, job: Job) -> None:
-        """Queue a job's prompts, from the event loop's thread. Raises ApiError at once."""
-        if len(job.prompts) > self.capacity:
-            most = f"prompt may be at most {self.capacity} at a time, not {len(job.prompts)}"
+    def submit(self, call: Call) -> None:
+        """Queue a call's prompts, from the event loop's thread. Raises ApiError at once."""
+        if len(call.prompts) > self.capacity:
+            most = f"prompt may be at most {self.capacity} at a time, not {len(call.prompts)}"
             raise ApiError(400, most, param="prompt")
         with self._lock:
             if self.dead:
                 raise _stopped(self.dead)
-            if self._load + len(job.prompts) > self.capacity:
+            if self._load + len(call.prompts) > self.capacity:
                 raise ApiError(429, "too many requests wait: try again", code="overloaded")
-            self._load += len(job.prompts)
-            self._commands.put(partial(self._submit, job))
+            self._load += len(call.prompts)
+            self._commands.put(partial(self._submit, call))
 
-    def cancel(self, job: Job) -> None:
-        """Let a job end before the next step, from any thread; nothing if it has ended."""
-        self._commands.put(partial(self._cancel, job))
+    def cancel(self, call: Call) -> None:
+        """Let a call end before the next step, from any thread; nothing if it has ended."""
+        self._commands.put(partial(self._cancel, call))
 
     def stop(self, seconds: float = 10.0) -> None:
-        """End every job with an error, then the thread; wait for it so many seconds."""
+        """End every call with an error, then the thread; wait for it so many seconds."""
         self._commands.put(partial(self._end, "the server is shutting down"))
         if self._thread.is_alive():
             self._thread.join(seconds)
@@ -186,30 +186,30 @@ class Worker:
                 self._commands.get(wait)()
                 wait = False
 
-    def _submit(self, job: Job) -> None:
+    def _submit(self, call: Call) -> None:
         try:
-            for prompt in job.prompts:
-                request = self.engine.submit(prompt, job.params, arrived=job.arrived)
-                job.requests.append(request)
+            for prompt in call.prompts:
+                request = self.engine.submit(prompt, call.params, arrived=call.arrived)
+                call.requests.append(request)
         except Exception as error:
-            for request in job.requests:
+            for request in call.requests:
                 self.engine.cancel(request)
-            self._leave(len(job.prompts))
+            self._leave(len(call.prompts))
             if isinstance(error, InferlabError):
-                job.post(error)
+                call.post(error)
                 return
-            job.post(_failure(error))
+            call.post(_failure(error))
             raise
-        job.post(None)
-        self._seats += [_Seat(job, index, request) for index, request in enumerate(job.requests)]
+        call.post(None)
+        self._seats += [_Seat(call, index, request) for index, request in enumerate(call.requests)]
 
-    def _cancel(self, job: Job) -> None:
-        for request in job.requests:
+    def _cancel(self, call: Call) -> None:
+        for request in call.requests:
             if not request.done:
                 self.engine.cancel(request)
 
     def _publish(self) -> None:
-        """Tell each job what the last step, or a command, brought it."""
+        """Tell each call what the last step, or a command, brought it."""
         for seat in self._seats:
             request = seat.request
             events = request.events[seat.events :]
@@ -219,8 +219,8 @@ class Worker:
             seat.logprobs += len(logprobs)
             seat.tokens = len(request.token_ids)
             text, done = request.new_text(), request.done
-            if text or done or logprobs or (seat.job.traced and events):
-                seat.job.post(Update(seat.index, text, events, logprobs, done))
+            if text or done or logprobs or (seat.call.traced and events):
+                seat.call.post(Update(seat.index, text, events, logprobs, done))
             if done:
                 self.metrics.finished(request)
                 self.history.append(request)
@@ -255,7 +255,7 @@ class Worker:
         for seat in self._seats:
             with contextlib.suppress(Exception):  # it may be what failed
                 self.engine.cancel(seat.request)
-            seat.job.post(error)
+            seat.call.post(error)
         self._leave(len(self._seats))
         self._seats = []
 
