@@ -26,9 +26,7 @@ def test_the_parts_are_what_a_step_reads(llm):
 def test_a_step_is_timed_for_as_many_answers_as_asked(llm, monkeypatch):
     seen = []
     step = llm.decode
-    monkeypatch.setattr(
-        llm, "decode", lambda ids, cache: seen.append(len(ids)) or step(ids, cache)
-    )
+    monkeypatch.setattr(llm, "decode", lambda ids, cache: seen.append(len(ids)) or step(ids, cache))
     samples = batch.step_samples(llm, 3, runs=2)
     assert len(samples) == 2
     assert min(samples) > 0
