@@ -12,7 +12,7 @@ GPU_TESTS := tests/gpu tests/kernels/gpu tests/engine/test_graphs.py \
   tests/engine/test_gpu_decode.py tests/engine/test_kv_cache.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup book test test-all lint notebooks browser-tests lab gpu sync clean
+.PHONY: help setup book test test-all lint notebooks browser-tests serve lab gpu sync clean
 
 help: ## Say what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -43,6 +43,9 @@ notebooks: $(VENV)/.test $(VENV)/.model
 
 browser-tests: $(VENV)/.test
 	$(BIN)/pytest -n 2 -m browser
+
+serve: $(VENV)/.test $(VENV)/.model ## Serve SmolLM2, and the page where you press Enter
+	$(BIN)/inferlab serve
 
 lab: $(VENV)/.test $(VENV)/.model ## Open the notebooks in JupyterLab, paired with their texts
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00-your-machine.ipynb
