@@ -272,6 +272,7 @@ def test_torchrun_prints_one_answer_that_of_one_process(folder):
     assert said.count("2 ranks; torch decodes") == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_every_rank_and_keeps_what_was_said(folder):
     options = ("--max-new-tokens", "3900", "--ignore-eos")
     with torchrun("generate", "hello", "--model", str(folder("llama")), *options) as process:
@@ -286,6 +287,7 @@ def test_ctrl_c_ends_every_rank_and_keeps_what_was_said(folder):
     assert "SIGKILL" not in said
 
 
+@pytest.mark.slow
 def test_what_all_ranks_refuse_is_said_once(folder):
     options = ("--model", str(folder("llama")), "--kernels", "simd")
     with torchrun("generate", "hello", *options) as process:
