@@ -17,7 +17,7 @@ const STYLE = `
 .gantt .playhead { stroke: var(--ink); stroke-width: 1.5; }
 .gantt .now, .gantt .sum { margin: 0.6rem 0 0; min-height: 3em; }
 .gantt .choices { display: flex; flex-wrap: wrap; gap: 0.8rem 1.6rem; margin-bottom: 0.8rem; }
-.gantt .off { opacity: 0.4; }
+.gantt .off > input { opacity: 0.4; }
 @container (max-width: 480px) { .gantt .now, .gantt .sum { min-height: 4.5em; } }
 `;
 
