@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from drawings import check_bytes, check_canvas, check_finding, title
 
 from inferlab.errors import InferlabError
 from inferlab.figures import batching as draw
-from inferlab.figures import paging, style
+from inferlab.figures import paging
 from inferlab.theory import batching, hardware, models, queueing
 from inferlab.theory.queueing import Job
 
@@ -62,35 +60,15 @@ FIGURES = {
 }
 
 
-def title(figure) -> str:
-    return " ".join(figure.get_suptitle().split())
-
-
 @pytest.mark.parametrize("name", FIGURES)
 def test_each_states_a_finding_in_the_palette_and_is_the_same_twice(name):
-    first, second = style.svg(FIGURES[name]()), style.svg(FIGURES[name]())
-    assert first == second
-    assert len(first) < 120_000
-    assert len(title(FIGURES[name]())) > 20
-    used = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", first))
-    assert used <= set(style.PALETTE.values())
+    check_bytes(FIGURES[name])
+    check_finding(FIGURES[name]())
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_nothing_that_is_written_leaves_the_canvas(name):
-    figure = FIGURES[name]()
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    page, renderer = figure.bbox.padded(2), canvas.get_renderer()
-    texts = [figure._suptitle, *(t for axes in figure.axes for t in axes.texts)]
-    for axes in figure.axes:
-        if axes.axison:
-            texts += [axes.xaxis.label, axes.yaxis.label, *axes.get_yticklabels()]
-    for text in texts:
-        if text.get_text():
-            box = text.get_window_extent(renderer)
-            assert page.x0 <= box.x0, text.get_text()
-            assert box.x1 <= page.x1, text.get_text()
+    check_canvas(FIGURES[name]())
 
 
 def test_titles_are_what_the_data_say():

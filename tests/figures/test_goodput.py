@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from drawings import check_bytes, check_canvas, check_finding, check_notes, title
 
 from inferlab.errors import InferlabError
-from inferlab.figures import goodput, style
+from inferlab.figures import goodput
 
 CURVE = {
     "rates": [1.0, 2.0, 3.0, 4.0, 6.0, 8.0],
@@ -40,43 +38,20 @@ FIGURES = {
 }
 
 
-def title(figure) -> str:
-    return " ".join(figure.get_suptitle().split())
-
-
 @pytest.mark.parametrize("name", FIGURES)
 def test_each_states_a_finding_in_the_palette_and_is_the_same_twice(name):
-    first, second = style.svg(FIGURES[name]()), style.svg(FIGURES[name]())
-    assert first == second
-    assert len(first) < 120_000
-    assert len(title(FIGURES[name]())) > 20
-    used = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", first))
-    assert used <= set(style.PALETTE.values())
+    check_bytes(FIGURES[name])
+    check_finding(FIGURES[name]())
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_nothing_that_is_written_leaves_the_canvas(name):
-    figure = FIGURES[name]()
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    page, renderer = figure.bbox.padded(2), canvas.get_renderer()
-    for text in [figure._suptitle, *(t for axes in figure.axes for t in axes.texts)]:
-        box = text.get_window_extent(renderer)
-        assert page.x0 <= box.x0 and box.x1 <= page.x1, text.get_text()  # noqa: PT018
-        assert page.y0 <= box.y0 and box.y1 <= page.y1, text.get_text()  # noqa: PT018
+    check_canvas(FIGURES[name]())
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_no_two_words_overlap(name):
-    figure = FIGURES[name]()
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    renderer = canvas.get_renderer()
-    for axes in figure.axes:
-        boxes = [(t.get_text(), t.get_window_extent(renderer)) for t in axes.texts]
-        for number, (words, box) in enumerate(boxes):
-            for other, second in boxes[number + 1 :]:
-                assert not box.overlaps(second), f"{words!r} on {other!r}"
+    check_notes(FIGURES[name]())
 
 
 def test_the_cliff_says_where_it_is():

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from typing import NamedTuple
-
 import pytest
+from drawings import title, words
 
 from inferlab.errors import InferlabError
 from inferlab.explorers import hardware as machines
-from inferlab.figures import inside, ladder, style
+from inferlab.figures import inside, ladder
+from inferlab.measure.ladder import Rung
 from inferlab.theory import hardware
 
 XEON, EPYC, H100 = (hardware.get(name) for name in ("xeon-8480", "epyc-9654", "h100-sxm"))
-
-
-class Rung(NamedTuple):
-    name: str
-    flops: float | None
-    lacks: str = ""
-
-
-def words(figure) -> str:
-    return " ".join(re.sub(r"<[^>]*>", " ", style.svg(figure)).split())
-
-
-def title(figure) -> str:
-    return " ".join(figure.get_suptitle().split())
 
 
 def test_steps_name_cores_and_sms_and_end_at_the_chips_rate():

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-from typing import NamedTuple
 
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from drawings import check_bytes, check_canvas, check_finding, title, words
 
 from inferlab.errors import InferlabError
 from inferlab.explorers import classical as answers
@@ -34,6 +32,7 @@ from inferlab.figures import (
     trace,
     wall,
 )
+from inferlab.measure.ladder import Rung
 from inferlab.measure.rehearsal import Arrival, rehearse
 from inferlab.theory import costs, hardware, limits, models, nominal
 from inferlab.theory import roofline as roofs
@@ -49,13 +48,6 @@ RECORD = {
 }
 STEPS = [{"text": " Paris", "candidates": [(" Paris", 0.7), (" a", 0.1)]}, {"text": "\n"}]
 CPUS = [hardware.get(name) for name in ("xeon-8480", "epyc-9654")]
-
-
-class Rung(NamedTuple):
-    name: str
-    flops: float | None
-    lacks: str = ""
-
 
 RUNGS = {
     "dot product": [Rung("Python loop", 2e7), Rung("compiled", None, "numba"), Rung("BLAS", 4e9)],
@@ -139,50 +131,19 @@ FIGURES = {
 }
 
 
-def words(figure) -> str:
-    """Everything that a figure says, in one line."""
-    return " ".join(re.sub(r"<[^>]*>", " ", style.svg(figure)).split())
-
-
-def title(figure) -> str:
-    return " ".join(figure.get_suptitle().split())
-
-
 @pytest.mark.parametrize("name", FIGURES)
 def test_equal_data_make_equal_bytes(name):
-    first, second = style.svg(FIGURES[name]()), style.svg(FIGURES[name]())
-    assert first == second
-    assert "<dc:date>" not in first
-    assert len(first) < 120_000
+    check_bytes(FIGURES[name])
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_states_its_finding_and_stays_in_the_palette(name):
-    figure = FIGURES[name]()
-    assert len(title(figure)) > 12
-    # Black is not in the palette: it would vanish in the dark.
-    used = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", style.svg(figure)))
-    assert used <= set(style.PALETTE.values())
+    check_finding(FIGURES[name]())
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_nothing_that_is_written_leaves_the_canvas(name):
-    figure = FIGURES[name]()
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    page, renderer = figure.bbox.padded(2), canvas.get_renderer()
-    texts = [figure._suptitle, *(t for axes in figure.axes for t in axes.texts)]
-    for axes in figure.axes:
-        texts += [axes.xaxis.label, axes.yaxis.label]
-        if axes.axison:
-            low, high = axes.get_xlim()
-            texts += [t for t in axes.get_xticklabels() if low <= t.get_position()[0] <= high]
-            texts += axes.get_yticklabels()
-    for text in texts:
-        if text.get_text():
-            box = text.get_window_extent(renderer)
-            inside = page.x0 <= box.x0 and box.x1 <= page.x1
-            assert inside, f"{text.get_text()!r} is cut off"
+    check_canvas(FIGURES[name]())
 
 
 def test_equal_bytes_come_from_another_process_too():

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
+from drawings import title, words
 
 from inferlab.errors import InferlabError
 from inferlab.figures import ridge, roofline, style
@@ -15,14 +14,6 @@ SWEEPS = {
     "chain": [(0.25, 2e9), (1.25, 9e9), (8.25, 60e9), (64.25, 90e9)],
     "matrix": [(0.5, 5e9), (2.0, 19e9), (62.0, 80e9)],
 }
-
-
-def words(figure) -> str:
-    return " ".join(re.sub(r"<[^>]*>", " ", style.svg(figure)).split())
-
-
-def title(figure) -> str:
-    return " ".join(figure.get_suptitle().split())
 
 
 def test_the_16_bit_ridge_of_flagships_is_level_since_2022():
