@@ -14,16 +14,14 @@ import subprocess
 import sys
 import time
 
+import folders
 import pytest
-import tokenizers
+import tiny
 import torch
 from safetensors.torch import load_file, save_file
 
 from inferlab import cli
 from inferlab.engine import LLM, SamplingParams
-from inferlab.model import config as configs
-from inferlab.model.checkpoint import OF_LAYER, OF_MODEL, layer_shapes
-from inferlab.model.tokenizer import BYTE_OF
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -41,43 +39,12 @@ LIMIT = 1e9
 def folder(tmp_path_factory):
     """A model folder: 258 tokens, 2 layers, a context of 4096."""
     folder = tmp_path_factory.mktemp("tiny")
-    fields = {
-        "model_type": "llama",
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "vocab_size": 258,
+    fields = tiny.FIELDS | {
         "max_position_embeddings": 4096,
         "eos_token_id": 257,
         "tie_word_embeddings": True,
     }
-    (folder / "config.json").write_text(json.dumps(fields))
-    config = configs.from_fields(fields)
-    generator = torch.Generator().manual_seed(3)
-
-    def draw(part, shape):
-        return 0.3 * torch.randn(shape, generator=generator) + ("norm" in part)
-
-    tensors = {
-        f"model.layers.{layer}.{OF_LAYER[part][0]}": draw(part, shape)
-        for layer in range(2)
-        for part, shape in layer_shapes(config).items()
-    }
-    tensors[OF_MODEL["embedding"][0]] = draw("embedding", (258, 32))
-    tensors[OF_MODEL["norm"][0]] = draw("norm", (32,))
-    save_file(tensors, folder / "model.safetensors")
-
-    alphabet = sorted(BYTE_OF, key=BYTE_OF.get)
-    backend = tokenizers.Tokenizer(
-        tokenizers.models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[])
-    )
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = tokenizers.decoders.ByteLevel()
-    backend.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    backend.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    folders.write(folder, fields, seed=3, spread=0.3, template=TEMPLATE)
     return folder
 
 

@@ -5,54 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+import tiny
 import torch
+from tiny import ByteTokenizer
 
 from inferlab.engine import LLM
 from inferlab.kernels import backends
-from inferlab.model import config as configs
-from inferlab.model import source
-from inferlab.model.checkpoint import layer_shapes
-from inferlab.model.transformer import Layer, Transformer, Weights
-
-BYTES = 256
-EOS, EOT = 256, 257
-
-
-class ByteTokenizer:
-    """Ids 0 to 255 are bytes; two special tokens follow. Stands in for `model.Tokenizer`."""
-
-    eos_ids = frozenset({EOS})
-    strips_first_space = False
-    has_chat_template = True
-
-    def encode(self, text: str, *, bos: bool = True) -> list[int]:
-        return list(text.encode())
-
-    def token_bytes(self, token: int) -> bytes:
-        return bytes([token]) if token < BYTES else b""
-
-    def chat(self, messages, system=None) -> list[int]:
-        ids = [*(system or "").encode()]
-        for message in messages:
-            ids += [*f"{message['role'][0]}:{message['content']}".encode(), EOT]
-        return [*ids, *b"a:"]
-
-
-def tiny_config(**fields):
-    return configs.from_fields(
-        {
-            "model_type": "llama",
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "vocab_size": 258,
-            "max_position_embeddings": 64,
-            "tie_word_embeddings": False,
-        }
-        | fields
-    )
+from inferlab.model import source, synthetic
+from inferlab.model.transformer import Transformer
 
 
 @pytest.fixture
@@ -75,7 +35,7 @@ class ScriptedModel:
     device, dtype, streamed_bytes, formats = torch.device("cpu"), torch.float64, 1000, {}
 
     def __init__(self, answer: Sequence[int], prompt_tokens: int = 1, **fields) -> None:
-        self.config = tiny_config(**fields)
+        self.config = tiny.config(**fields)
         self.answer, self.prompt_tokens = list(answer), prompt_tokens
         self.passes: list[list[int]] = []
 
@@ -107,16 +67,7 @@ def scripted():
 
 def random_model(**fields) -> Transformer:
     """Weights wide enough that attention is far from flat and positions matter."""
-    config = tiny_config(**fields)
-    generator = torch.Generator().manual_seed(7)
-
-    def draw(name, shape):
-        return 0.3 * torch.randn(shape, generator=generator) + ("norm" in name)
-
-    layers = [Layer(**{n: draw(n, s) for n, s in layer_shapes(config).items()}) for _ in range(2)]
-    table = (config.vocab, config.hidden)
-    norm = draw("norm", (config.hidden,))
-    return Transformer(config, Weights(draw("", table), layers, norm, draw("", table)))
+    return synthetic.transformer(tiny.config(**fields), seed=7, spread=0.3)
 
 
 @pytest.fixture(name="random_model")
@@ -125,8 +76,8 @@ def _random_model():
     return random_model
 
 
-@pytest.fixture(params=["torch", "simd"])
-def tiny(request):
+@pytest.fixture(name="tiny", params=["torch", "simd"])
+def _tiny(request):
     """A random model on each kind of kernels."""
     if request.param == "simd" and not backends.has_numba():
         pytest.skip("no numba here")

@@ -8,16 +8,16 @@ from __future__ import annotations
 import math
 
 import pytest
+import tiny
 import torch
+from caches import filled, forward
 
 from inferlab.engine import LLM, Engine, SamplingParams, gpu_decode, llm
 from inferlab.engine.gpu_decode import GpuDecoder
-from inferlab.engine.kv_cache import ContiguousCache
 from inferlab.errors import InferlabError
 from inferlab.kernels import backends
 from inferlab.kernels.gpu import matvec, quant_matvec
 from inferlab.kernels.quantised import quantise
-from inferlab.model import config as configs
 from inferlab.model import synthetic
 
 pytestmark = pytest.mark.skipif(not backends.has_triton(), reason="Triton is not here")
@@ -68,41 +68,9 @@ def _few_programs(device, monkeypatch):
 
 def random_model(device, dtype=torch.float32, **fields):
     """Weights wide enough that attention is far from flat and positions matter."""
-    sizes = {
-        "model_type": "llama",
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "vocab_size": 96,
-        "max_position_embeddings": 32,
-        "tie_word_embeddings": False,
-    }
-    config = configs.from_fields(sizes | fields)
+    sizes = {"head_dim": 16, "vocab_size": 96, "max_position_embeddings": 32}
+    config = tiny.config(**sizes | fields)
     return synthetic.transformer(config, device, dtype, spread=0.3, seed=7)
-
-
-def filled(model, lengths, capacity=24):
-    """A cache with random keys and values up to `lengths`, and NaN beyond."""
-    cache = ContiguousCache(model.config, len(lengths), capacity, model.device, model.dtype)
-    generator = torch.Generator(model.device).manual_seed(3)
-    for tensor in (cache.k, cache.v):
-        tensor.normal_(generator=generator)
-        for row, length in enumerate(lengths):
-            tensor[:, row, :, length:] = math.nan
-    cache.lengths[:] = torch.tensor(lengths)
-    return cache
-
-
-def forward(model, ids, cache):
-    """One token a row by torch, row by row: what is poisoned beyond a row is never seen."""
-    rows = [cache.row(b) for b in range(cache.batch)]
-    ids = ids.to(model.device)
-    return torch.cat(
-        [model.forward(ids[b : b + 1, None], r.positions(1), r) for b, r in enumerate(rows)]
-    )
 
 
 def check(model, lengths, steps=2, tolerance=2e-4):

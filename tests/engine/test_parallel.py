@@ -12,19 +12,17 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import folders
 import psutil
 import pytest
-import tokenizers
+import tiny
 import torch
-from safetensors.torch import save_file
 
 from inferlab.engine import LLM, SamplingParams
 from inferlab.errors import InferlabError
 from inferlab.model import checkpoint, source
 from inferlab.model import config as configs
-from inferlab.model.checkpoint import OF_LAYER, OF_MODEL, layer_shapes, model_shapes
 from inferlab.model.sharding import shares
-from inferlab.model.tokenizer import BYTE_OF
 
 RANKS = Path(__file__).with_name("ranks.py")
 _spec = importlib.util.spec_from_file_location("ranks", RANKS)
@@ -33,16 +31,10 @@ _spec.loader.exec_module(ranks)
 
 SECONDS = 240
 GREEDY = SamplingParams(max_new_tokens=12, ignore_eos=True)
-SIZES = {
-    "model_type": "llama",
+SIZES = tiny.FIELDS | {
     "hidden_size": 64,
     "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 258,
     "max_position_embeddings": 4096,
-    "tie_word_embeddings": False,
 }
 MODELS = {
     "llama": {},
@@ -83,28 +75,8 @@ def folder(tmp_path_factory):
 
     @cache
     def write(name):
-        path, c = tmp_path_factory.mktemp(name), config(name)
-        generator = torch.Generator().manual_seed(7)
-
-        def draw(part, shape):
-            return 0.2 * torch.randn(shape, generator=generator) + ("norm" in part)
-
-        tensors = {
-            f"model.layers.{layer}.{OF_LAYER[part][0]}": draw(part, shape)
-            for layer in range(c.layers)
-            for part, shape in layer_shapes(c).items()
-        }
-        for part, shape in model_shapes(c).items():
-            if part != "head" or not c.tied:
-                tensors[OF_MODEL[part][0]] = draw(part, shape)
-        (path / "config.json").write_text(json.dumps(SIZES | MODELS[name]))
-        alphabet = sorted(BYTE_OF, key=BYTE_OF.get)
-        model = tokenizers.models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[])
-        tokenizer = tokenizers.Tokenizer(model)
-        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = tokenizers.decoders.ByteLevel()
-        tokenizer.save(str(path / "tokenizer.json"))
-        save_file(tensors, path / "model.safetensors")
+        path = tmp_path_factory.mktemp(name)
+        folders.write(path, SIZES | MODELS[name], seed=7, spread=0.2)
         return path
 
     return write

@@ -7,10 +7,10 @@ import math
 
 import pytest
 import torch
+from caches import filled, forward
 
 from inferlab.engine import LLM, SamplingParams
 from inferlab.engine.gpu_decode import GpuDecoder
-from inferlab.engine.kv_cache import ContiguousCache
 from inferlab.model import synthetic
 
 KEYS = ("smollm2-135m", "llama-3.2-1b", "llama-3.1-8b", "qwen3-0.6b", "mistral-7b-v0.1")
@@ -42,26 +42,6 @@ def make(device, big):
         )
 
     return model
-
-
-def filled(model, lengths, capacity):
-    cache = ContiguousCache(model.config, len(lengths), capacity, model.device, model.dtype)
-    generator = torch.Generator(model.device).manual_seed(3)
-    for tensor in (cache.k, cache.v):
-        tensor.normal_(generator=generator)
-        for row, length in enumerate(lengths):
-            tensor[:, row, :, length:] = math.nan
-    cache.lengths[:] = torch.tensor(lengths)
-    return cache
-
-
-def forward(model, ids, cache):
-    """One token a row by torch, row by row: what is poisoned beyond a row is never seen."""
-    rows = [cache.row(b) for b in range(cache.batch)]
-    ids = ids.to(model.device)
-    return torch.cat(
-        [model.forward(ids[b : b + 1, None], r.positions(1), r) for b, r in enumerate(rows)]
-    )
 
 
 def ratio(got, right):

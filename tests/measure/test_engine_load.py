@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import tiny
 
 from inferlab.engine import LLM
 from inferlab.engine.serving import Engine
 from inferlab.measure import engine_load
-from inferlab.model import config as configs
 from inferlab.model import synthetic
 from inferlab.theory import latency, queueing
 from inferlab.theory.queueing import Job
@@ -15,18 +15,8 @@ from inferlab.theory.queueing import Job
 
 @pytest.fixture(scope="module")
 def llm() -> LLM:
-    fields = {
-        "model_type": "llama",
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "vocab_size": 300,
-        "max_position_embeddings": 1024,
-        "tie_word_embeddings": True,
-    }
-    return LLM(synthetic.transformer(configs.from_fields(fields), seed=1), None, name="tiny")
+    config = tiny.config(vocab_size=300, max_position_embeddings=1024)
+    return LLM(synthetic.transformer(config, seed=1), None, name="tiny")
 
 
 def test_every_job_is_answered_in_full_and_not_before_it_came(llm):

@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 
 import pytest
+import tiny
 import torch
 
 from inferlab.engine import LLM
@@ -15,7 +16,6 @@ from inferlab.engine.kv_cache import ContiguousCache
 from inferlab.errors import InferlabError
 from inferlab.kernels import backends
 from inferlab.measure import perplexity
-from inferlab.model import config as configs
 from inferlab.model import source, synthetic
 
 REFERENCE = json.loads(Path(__file__).with_name("llamacpp_reference.json").read_text())
@@ -93,38 +93,27 @@ def test_perplexity_is_the_number_of_equal_choices():
 
 
 @pytest.fixture(scope="module", params=["torch", "simd"])
-def tiny(request):
+def llm(request):
     """Random weights, wide enough that every position matters; a context of 80 tokens."""
     if request.param == "simd" and not backends.has_numba():
         pytest.skip("numba is not here")
-    config = configs.from_fields(
-        {
-            "model_type": "llama",
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "vocab_size": 131,
-            "max_position_embeddings": 80,
-        }
-    )
+    config = tiny.config(vocab_size=131, max_position_embeddings=80)
     return LLM(synthetic.transformer(config, spread=0.3), kernels=request.param)
 
 
 @pytest.mark.parametrize("steps", [False, True])
-def test_each_token_is_given_all_before_it(tiny, steps, monkeypatch):
+def test_each_token_is_given_all_before_it(llm, steps, monkeypatch):
     """Against one pass over the text, cut nowhere."""
     monkeypatch.setattr(perplexity, "_CHUNK", 7)
     ids = [(i * i) % 131 for i in range(60)]
-    got = perplexity.logprobs(tiny, ids, steps=steps)
-    cache = ContiguousCache(tiny.model.config, 1, 60)
-    logits = tiny.model.forward(torch.tensor([ids]), cache.positions(60), cache, logits="all")
+    got = perplexity.logprobs(llm, ids, steps=steps)
+    cache = ContiguousCache(llm.model.config, 1, 60)
+    logits = llm.model.forward(torch.tensor([ids]), cache.positions(60), cache, logits="all")
     right = logits[0, :-1].log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
     torch.testing.assert_close(got, right.double(), atol=1e-3, rtol=0)
 
 
 @pytest.mark.parametrize(("ids", "words"), [([1], "2 or more"), ([1] * 81, "context holds 80")])
-def test_texts_of_no_length_or_too_much_are_refused(tiny, ids, words):
+def test_texts_of_no_length_or_too_much_are_refused(llm, ids, words):
     with pytest.raises(InferlabError, match=words):
-        perplexity.logprobs(tiny, ids)
+        perplexity.logprobs(llm, ids)

@@ -13,12 +13,13 @@ from types import SimpleNamespace
 import httpx
 import openai
 import pytest
+import tiny
+from tiny import EOS, ByteTokenizer
 
 from inferlab.engine import LLM, SamplingParams
 from inferlab.engine.sampling import TokenLogprob
 from inferlab.engine.serving import Engine
 from inferlab.engine.trace import Event
-from inferlab.model import config as configs
 from inferlab.model import source, synthetic
 from inferlab.server import run
 from inferlab.server.app import Settings, create
@@ -26,24 +27,6 @@ from inferlab.server.metrics import Metrics
 from inferlab.server.worker import Worker
 
 BLOCK = 16
-EOS, EOT = 256, 257
-
-
-class ByteTokenizer:
-    """Ids 0 to 255 are bytes; two special tokens follow."""
-
-    eos_ids = frozenset({EOS})
-    strips_first_space = False
-    has_chat_template = True
-
-    def encode(self, text: str, *, bos: bool = True) -> list[int]:
-        return list(text.encode())
-
-    def token_bytes(self, token: int) -> bytes:
-        return bytes([token]) if token < 256 else b""
-
-    def chat(self, messages, system=None) -> list[int]:
-        return [i for m in messages for i in (*f"{m['role'][0]}:{m['content']}".encode(), EOT)]
 
 
 class FakeEngine:
@@ -188,21 +171,8 @@ class Running:
 @pytest.fixture(scope="session")
 def llm() -> LLM:
     """A tiny random model whose tokens are bytes."""
-    config = configs.from_fields(
-        {
-            "model_type": "llama",
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "vocab_size": 258,
-            "max_position_embeddings": 512,
-            "tie_word_embeddings": False,
-        }
-    )
-    model = synthetic.transformer(config, seed=7, spread=0.3)
-    return LLM(model, ByteTokenizer(), name="tiny", kernels="torch")
+    model = synthetic.transformer(tiny.config(max_position_embeddings=512), seed=7, spread=0.3)
+    return LLM(model, ByteTokenizer(answer=b""), name="tiny", kernels="torch")
 
 
 @pytest.fixture
