@@ -2,14 +2,19 @@
 
 import { calm, h } from "./dom.js";
 
-// Starts by itself when it comes into view, once, and never for readers who ask for less motion:
-// they see the state at `rest` and can scrub. Arrow keys move the scrubber, from stop to stop where
+// Starts by itself when it comes into view, once, unless a hand was there first, and never for
+// readers who ask for less motion: they see the state at `rest` and can scrub. Arrow keys move the scrubber, from stop to stop where
 // `stops` lists moments, and space plays or pauses. `seconds` may be a function: a change of pace.
 export function player({ seconds, draw, label, rest = 1, loop = false, autoplay = true, format, stops }) {
   let t = 0;
   let frame = 0;
   let before = 0;
-  const toggle = h("button", { type: "button", class: "play", onclick: () => (frame ? pause() : play()) });
+  let waits = autoplay && !calm();
+  const toggle = h("button", { type: "button", class: "play", onclick: () => {
+    waits = false;
+    if (frame) pause();
+    else play();
+  } });
   const scrub = h("input", { type: "range", min: 0, max: 1000, step: 1, "aria-label": label });
   const node = h("div", { class: "player" }, toggle, scrub);
   const read = format ?? ((now) => `${Math.round(100 * now)} %`);
@@ -52,26 +57,30 @@ export function player({ seconds, draw, label, rest = 1, loop = false, autoplay 
     paint(Math.min(1, Math.max(0, now)));
     state(false);
   }
-  scrub.addEventListener("input", () => seek(scrub.value / 1000));
+  scrub.addEventListener("input", () => {
+    waits = false;
+    seek(scrub.value / 1000);
+  });
   scrub.addEventListener("keydown", (event) => {
+    waits = false;
     const onward = { ArrowRight: true, ArrowUp: true, ArrowLeft: false, ArrowDown: false }[event.key];
     if (event.key === " ") toggle.click();
     else if (stops && onward !== undefined) {
       const ahead = onward ? stops.find((s) => s > t + 1e-6) : stops.findLast((s) => s < t - 1e-6);
       seek(ahead ?? Number(onward));
-    } else return;
+    } else if (event.key === "Home" || event.key === "End") seek(Number(event.key === "End"));
+    else return;
     event.preventDefault();
   });
 
-  seek(calm() || !autoplay ? rest : 0);
-  if (autoplay && !calm()) {
-    let started = false;
+  seek(waits ? 0 : rest);
+  if (waits) {
     new IntersectionObserver(([entry], observer) => {
-      if (entry.isIntersecting && !started) {
-        started = true;
+      if (entry.isIntersecting && waits) {
+        waits = false;
         play();
       } else if (!entry.isIntersecting && loop) pause();
-      if (started && !loop) observer.disconnect();
+      if (!waits && !loop) observer.disconnect();
     }, { threshold: 0.5 }).observe(node);
   }
   return { node, play, pause, seek, get t() { return t; } };
