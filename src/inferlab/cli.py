@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
@@ -80,6 +80,7 @@ Activations = Annotated[
 Dtype = Annotated[str, typer.Option(help="fp32, bf16 or fp16; auto is the device's own.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda; auto takes a GPU if there is one.")]
 Kernels = Annotated[str, typer.Option(help="simd, triton or torch; auto takes the fastest.")]
+Peers = Annotated[bool, typer.Option(help="Measure transformers too, if it is here.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -220,13 +221,7 @@ def chat(
         )
         with _progress("reading the model"):
             llm = LLM.load(
-                model,
-                device,
-                dtype,
-                quantize,
-                kernels,
-                threads=threads,
-                activations=activations,
+                model, device, dtype, quantize, kernels, threads=threads, activations=activations
             )
         _note_floats(llm, quantize)
         conversation = llm.chat(system)
@@ -312,13 +307,7 @@ def serve(
             _note(f"whoever reaches {host} may use this server: --api-key asks for a key")
         with _progress("reading the model"):
             llm = LLM.load(
-                model,
-                device,
-                dtype,
-                quantize,
-                kernels,
-                threads=threads,
-                activations=activations,
+                model, device, dtype, quantize, kernels, threads=threads, activations=activations
             )
             llm.warm_up()
         _note_floats(llm, quantize)
@@ -358,7 +347,7 @@ def explain(
     ] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="Format of the KV cache.")] = None,
     chips: Annotated[int, typer.Option(help="Chips that share every pass.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show the arithmetic of one request on one chip: what it moves, computes and waits for."""
     from inferlab.theory import explain as explanation
@@ -383,9 +372,6 @@ def device(
     as_json: Json = False,
 ) -> None:
     """Show this machine's two numbers, bytes and operations a second, and what runs each op."""
-    from rich import box
-    from rich.table import Table
-
     from inferlab import machine
 
     with _interruptible(), _progress("measuring this machine"):
@@ -394,20 +380,14 @@ def device(
         print(json.dumps(dataclasses.asdict(here) | {"ridge": here.ridge}))
         return
 
-    def table(*columns: str) -> Table:
-        made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for index, column in enumerate(columns):
-            made.add_column(column, justify="right" if index else "left")
-        return made
-
-    rates = table("Number format", "FLOP/s", "Ridge, FLOP/byte")
+    rates = _table("Number format", "FLOP/s", "Ridge, FLOP/byte")
     for dtype, rate in here.flops.items():
         rates.add_row(dtype, units.text(rate, "FLOP/s"), f"{here.ridge[dtype]:.1f}")
-    reads = table("Way of reading", "Bandwidth")
+    reads = _table("Way of reading", "Bandwidth")
     for reader, rate in here.readers.items():
         best = rate == here.bandwidth
         reads.add_row(reader, units.rate_text(rate), style="bold" if best else None)
-    ops = table("Op", "Backend")
+    ops = _table("Op", "Backend")
     for op, backend in here.backends.items():
         ops.add_row(op.replace("_", " "), backend)
 
@@ -431,13 +411,10 @@ def bench_decode(
     dtype: Dtype = "auto",
     device: Device = "auto",
     kernels: Kernels = "auto",
-    peers: Annotated[bool, typer.Option(help="Measure transformers too, if it is here.")] = True,
+    peers: Peers = True,
     as_json: Json = False,
 ) -> None:
     """Decode one sequence; compare with what the memory allows, and with transformers."""
-    from rich import box
-    from rich.table import Table
-
     from inferlab.engine import LLM
     from inferlab.measure import decode
 
@@ -448,9 +425,7 @@ def bench_decode(
     if as_json:
         print(json.dumps(found))
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("", "tok/s", "a token", "bytes a token", "bandwidth", "of what is read here"):
-        table.add_column(name, justify="right" if name else "left")
+    table = _table("", "tok/s", "a token", "bytes a token", "bandwidth", "of what is read here")
     for name, side in {"inferlab": found, **found["peers"]}.items():
         table.add_row(
             f"{name} {side.get('version', __version__)}",
@@ -460,18 +435,14 @@ def bench_decode(
             units.rate_text(side["achieved_bytes_per_second"]),
             f"{side['fraction_of_bandwidth']:.0%}",
         )
-    console = Console(highlight=False)
-    console.print(
-        f"[bold]{found['model']}[/] {found['dtype']} on {found['device']}, "
-        f"{found['threads']} threads: {tokens} tokens after {found['prompt_tokens']}; "
+    how = (
+        f": {tokens} tokens after {found['prompt_tokens']}; "
         f"medians, taken in turn, {found['warm_ups']} warm-ups left out"
     )
-    console.print(table)
-    console.print(f"The memory read {units.rate_text(found['bandwidth'])} in this run.")
+    remarks = [f"The memory read {units.rate_text(found['bandwidth'])} in this run."]
     for name, side in found["peers"].items():
-        console.print(f"{side['times_as_fast']:.2f} times as fast as {name}.")
-    if not found["peers"] and peers:
-        _note(found["peers_note"])
+        remarks.append(f"{side['times_as_fast']:.2f} times as fast as {name}.")
+    _print_bench(found, how, table, remarks, peers=peers)
 
 
 @bench.command("prefill")
@@ -486,13 +457,10 @@ def bench_prefill(
     dtype: Dtype = "auto",
     device: Device = "auto",
     kernels: Kernels = "auto",
-    peers: Annotated[bool, typer.Option(help="Measure transformers too, if it is here.")] = True,
+    peers: Peers = True,
     as_json: Json = False,
 ) -> None:
     """Read prompts of several lengths; compare with a matrix product, and with transformers."""
-    from rich import box
-    from rich.table import Table
-
     from inferlab.engine import LLM
     from inferlab.measure import prefill
 
@@ -504,10 +472,8 @@ def bench_prefill(
     if as_json:
         print(json.dumps(found))
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    columns = ["prompt", "first token", "rate", "of a matrix product"]
-    for name in (*columns, *found["peers"]):
-        table.add_column(name, justify="right")
+    columns = ("prompt", "first token", "rate", "of a matrix product", *found["peers"])
+    table = _table(*columns, first="right")
     for index, count in enumerate(found["tokens"]):
         table.add_row(
             f"{count:,}",
@@ -516,17 +482,10 @@ def bench_prefill(
             f"{found['fraction_of_product'][index]:.0%}",
             *(units.seconds_text(side["seconds"][index]) for side in found["peers"].values()),
         )
-    console = Console(highlight=False)
-    console.print(
-        f"[bold]{found['model']}[/] {found['dtype']} on {found['device']}, "
-        f"{found['threads']} threads; medians of {runs}, taken in turn, "
-        f"{found['warm_ups']} warm-up left out"
-    )
-    console.print(table)
+    how = f"; medians of {runs}, taken in turn, {found['warm_ups']} warm-up left out"
     rate = units.text(found["product_rate"], "FLOP/s")
-    console.print(f"A large matrix product made {rate} in this run.")
-    if not found["peers"] and peers:
-        _note(found["peers_note"])
+    remarks = [f"A large matrix product made {rate} in this run."]
+    _print_bench(found, how, table, remarks, peers=peers)
 
 
 @bench.command("load")
@@ -798,6 +757,33 @@ def _account(llm: LLM, completion: Completion, limit: float | None) -> dict[str,
     if completion.logprobs is not None:
         account["logprobs"] = [dataclasses.asdict(at) for at in completion.logprobs]
     return account
+
+
+def _table(*columns: str, first: Literal["left", "right"] = "left") -> Table:
+    """Return a table without rows, its columns flush right, except perhaps the `first`."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else first)
+    return table
+
+
+def _print_bench(
+    found: dict[str, Any], how: str, table: Table, remarks: Iterable[str], *, peers: bool
+) -> None:
+    """Print what was measured and `how`, a table, and remarks; `peers` says if any were wanted."""
+    console = Console(highlight=False)
+    console.print(
+        f"[bold]{found['model']}[/] {found['dtype']} on {found['device']}, "
+        f"{found['threads']} threads{how}"
+    )
+    console.print(table)
+    for remark in remarks:
+        console.print(remark)
+    if not found["peers"] and peers:
+        _note(found["peers_note"])
 
 
 def _read_limit(device: str) -> float | None:
