@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
+import tiny
 import torch
+from caches import filled as filled_to
+from caches import forward
 
 from inferlab.engine.cpu_decode import CpuDecoder, supports
 from inferlab.engine.kv_cache import ContiguousCache
@@ -14,7 +18,6 @@ from inferlab.errors import InferlabError
 from inferlab.kernels import backends, reference
 from inferlab.kernels.quantised import quantise
 from inferlab.model import checkpoint, source
-from inferlab.model import config as configs
 from inferlab.model.checkpoint import layer_shapes
 from inferlab.model.transformer import Layer, Transformer, Weights
 
@@ -45,20 +48,14 @@ VARIANTS = {
 
 def random_model(**fields) -> Transformer:
     """Weights wide enough that attention is far from flat and positions matter."""
-    config = configs.from_fields(
-        {
-            "model_type": "llama",
-            "hidden_size": 64,
-            "intermediate_size": 96,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "vocab_size": 131,
-            "max_position_embeddings": 100,
-            "tie_word_embeddings": False,
-        }
-        | fields
-    )
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "vocab_size": 131,
+        "max_position_embeddings": 100,
+    }
+    config = tiny.config(**sizes | fields)
     generator = torch.Generator().manual_seed(7)
 
     def draw(name, shape):
@@ -73,29 +70,12 @@ def random_model(**fields) -> Transformer:
     return Transformer(config, Weights(embedding, layers, draw("norm", (config.hidden,)), head))
 
 
-def filled(model, lengths, capacity=560):
-    """A cache with random keys and values up to `lengths`, and NaN beyond."""
-    cache = ContiguousCache(model.config, len(lengths), capacity)
-    generator = torch.Generator().manual_seed(3)
-    for tensor in (cache.k, cache.v):
-        tensor.normal_(generator=generator)
-        for row, length in enumerate(lengths):
-            tensor[:, row, :, length:] = math.nan
-    cache.lengths[:] = torch.tensor(lengths)
-    return cache
+filled = partial(filled_to, capacity=560)
 
 
 def step(model, cache, ids, **options):
     """One step by the SIMD kernels."""
     return CpuDecoder(model, cache, **options).step(ids, cache)
-
-
-def forward(model, ids, cache):
-    """One token a row by torch, row by row: what is poisoned beyond a row is never seen."""
-    rows = [cache.row(b) for b in range(cache.batch)]
-    return torch.cat(
-        [model.forward(ids[b : b + 1, None], r.positions(1), r) for b, r in enumerate(rows)]
-    )
 
 
 @pytest.mark.parametrize("fields", VARIANTS.values(), ids=VARIANTS)

@@ -11,12 +11,12 @@ import pytest
 import tiny
 import torch
 from caches import filled, forward
+from interpreter import run_few_programs
 
 from inferlab.engine import LLM, Engine, SamplingParams, gpu_decode, llm
 from inferlab.engine.gpu_decode import GpuDecoder
 from inferlab.errors import InferlabError
 from inferlab.kernels import backends
-from inferlab.kernels.gpu import matvec, quant_matvec
 from inferlab.kernels.quantised import quantise
 from inferlab.model import synthetic
 
@@ -49,21 +49,8 @@ CASES += [pytest.param(f, id=name, marks=pytest.mark.slow) for name, f in MORE.i
 
 @pytest.fixture(autouse=True)
 def _few_programs(device, monkeypatch):
-    """Let the interpreter, which needs milliseconds for each, run fewer and larger programs."""
-    if device == "cuda":
-        return
-
-    def fewer(kernel):
-        right = kernel.config
-
-        def config(*sizes, **more):
-            made = right(*sizes, **more)
-            return made._replace(block_n=max(32, made.block_n), groups=1)
-
-        monkeypatch.setattr(kernel, "config", config)
-
-    fewer(matvec)
-    fewer(quant_matvec)
+    if device != "cuda":
+        run_few_programs(monkeypatch)
 
 
 def random_model(device, dtype=torch.float32, **fields):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from interpreter import run_few_programs
 
 from inferlab.kernels import backends
 
@@ -39,18 +40,8 @@ def device() -> str:
 
 @pytest.fixture(autouse=True)
 def _few_programs(monkeypatch):
-    """Let the interpreter, which needs milliseconds for each, run fewer and larger programs."""
-    if torch.cuda.is_available() or not backends.has_triton():
-        return
-    from inferlab.kernels.gpu import matvec, quant_matvec
-
-    for kernel in (matvec, quant_matvec):
-
-        def config(*sizes, right=kernel.config, **more):
-            made = right(*sizes, **more)
-            return made._replace(block_n=max(32, made.block_n), groups=1)
-
-        monkeypatch.setattr(kernel, "config", config)
+    if not torch.cuda.is_available() and backends.has_triton():
+        run_few_programs(monkeypatch)
 
 
 @pytest.fixture(params=["fp32", "fp16", "bf16"])

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from tensors import wide
 
 from inferlab.kernels import ops, reference
 from inferlab.kernels.quantised import quantise
@@ -18,10 +19,6 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 def draw(*shape, device, dtype=torch.float32, seed=0):
     generator = torch.Generator(device).manual_seed(seed)
     return torch.randn(shape, device=device, generator=generator).to(dtype)
-
-
-def wide(*tensors):
-    return [t.double().cpu() for t in tensors]
 
 
 def near(got, right, dtype, slack=1.0):

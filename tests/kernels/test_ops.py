@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from tensors import strided
 
 from inferlab.errors import InferlabError
 from inferlab.kernels import backends, ops, reference
@@ -22,13 +23,6 @@ backend = pytest.mark.parametrize("backend", ["torch", SIMD])
 
 def draw(*shape):
     return torch.randn(shape, generator=GENERATOR)
-
-
-def strided(x):
-    """The same values with a hole after each row, filled with NaN."""
-    holes = torch.full((*x.shape[:-1], 2 * x.shape[-1] + 3), math.nan)
-    holes[..., : x.shape[-1]] = x
-    return holes[..., : x.shape[-1]]
 
 
 @pytest.fixture(autouse=True)
