@@ -39,7 +39,7 @@ lint: $(VENV)/.test
 	$(BIN)/lint-imports
 
 notebooks: $(VENV)/.test $(VENV)/.model
-	$(BIN)/pytest --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks
+	INFERLAB_HURRY=1 $(BIN)/pytest --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks
 
 browser-tests: $(VENV)/.test
 	$(BIN)/pytest -n 2 -m browser

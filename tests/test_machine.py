@@ -71,3 +71,11 @@ def test_a_measurement_is_of_this_machine(monkeypatch):
     step = costs.decode_step(models.get("smollm2-135m"), 0, dtype="fp32")
     placed = roofline.place(step, found.hardware(), "fp32")
     assert placed.memory_seconds == step.bytes / found.bandwidth
+
+
+def test_numbers_of_a_hurried_run_are_not_kept(measured, monkeypatch):
+    path, calls = measured
+    monkeypatch.setenv("INFERLAB_HURRY", "1")
+    machine.numbers()
+    assert not path.exists()
+    assert len(calls) == 1

@@ -33,3 +33,11 @@ def test_there_are_at_least_three_samples_and_no_more_than_asked_for():
     assert len(clock.samples(lambda: time.sleep(0.01), "cpu", seconds=0)) == 3
     assert len(clock.samples(lambda: None, "cpu", runs=1)) == 1
     assert len(clock.samples(lambda: None, "cpu", seconds=9)) == 200
+
+
+def test_in_a_hurry_everything_runs_once_after_its_warm_ups(monkeypatch):
+    monkeypatch.setenv("INFERLAB_HURRY", "1")
+    calls = []
+    assert len(clock.samples(lambda: calls.append(1), "cpu", runs=10, warm_ups=2)) == 1
+    assert len(calls) == 3
+    assert len(clock.per_launch([lambda: None, lambda: None], "cpu")) == 1

@@ -34,6 +34,7 @@ def few_runs(patch):
     for module in (passes, batch, roofline):
         patch.setattr(module, "_MOST_RUNS", 1)
     patch.setattr(record, "_STEP_RUNS", 1)
+    patch.setattr(kernels, "_ROUNDS", 1)
     patch.setattr(record, "ANSWER_TOKENS", 8)
     patch.setattr(record, "CONTEXTS", {"cpu": (1, 8)})
     patch.setattr(record, "TOKENS", {"cpu": (1, 2, 4)})
@@ -71,6 +72,12 @@ def random_made():
         patch.setattr(record, name, lambda device, *rest, own=own: own("cpu", *rest))
     yield record.record(None, "inferlab record --quick", quick=True)
     patch.undo()
+
+
+def test_a_hurried_run_makes_no_record(monkeypatch):
+    monkeypatch.setenv("INFERLAB_HURRY", "1")
+    with pytest.raises(InferlabError, match="INFERLAB_HURRY is set"):
+        record.record(None, "inferlab record")
 
 
 def test_the_schema_is_a_schema():

@@ -72,8 +72,11 @@ def record(
     `source` is what `LLM.load` takes; the model must be one of the catalog's shapes, so that a
     reader can predict what is measured. Without it a GPU runs random weights of such a shape.
     `say` is told what is being measured. A part that fails is left out, and `notes` says why;
-    without the model's own passes there is no record.
+    without the model's own passes there is no record. Raises InferlabError where
+    `machine.hurried`.
     """
+    if machine.hurried():
+        raise InferlabError("INFERLAB_HURRY is set: a record needs all its runs, so unset it")
     start = time.monotonic()
     say("this machine's two numbers")
     here = machine.measure()
