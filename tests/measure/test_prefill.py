@@ -30,6 +30,7 @@ def test_figures_follow_from_the_raw_samples(llm):
     assert (found["peers"], found["peers_note"]) == ({}, "not asked for")
 
 
+@pytest.mark.slow
 def test_transformers_reads_beside_us(llm):
     pytest.importorskip("transformers")
     found = prefill.bench(llm, [4], runs=1)

@@ -82,6 +82,7 @@ def faults(jobs):
     ]
 
 
+@pytest.mark.slow
 def test_planted_faults_are_found(planted):
     ampere, tesla = TARGETS["sm_80"], TARGETS["sm_75"]
     jobs = [
