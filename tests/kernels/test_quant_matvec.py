@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from tensors import draw, guarded, rounded
+from tensors import draw, guarded
 
 from inferlab.errors import InferlabError
 from inferlab.kernels import backends, ops, reference
@@ -31,8 +31,16 @@ WAYS = pytest.mark.parametrize(
 
 
 def met(x, activations):
-    """What the weights meet."""
-    return rounded(x, 127) if activations == "int8" else x
+    """What the weights meet: x, or each half of its blocks in int8 in a multiple of their steps."""
+    if activations != "int8":
+        return x
+    blocks = x.unflatten(1, (-1, 2, 2, 8))  # a half is elements 0-7 and 16-23, or the others
+    most = blocks.abs().amax((2, 4), keepdim=True)
+    highest = most.amax(3, keepdim=True)
+    inverse = torch.where(highest > 0, 1 / highest, 0)
+    steps = (most * inverse * 255).ceil().clamp(1, 255)
+    codes = torch.round(blocks * (127 * 255 * inverse / steps))
+    return (codes.double() * steps * (highest.double() / (127 * 255))).flatten(1)
 
 
 @pytest.fixture(autouse=True)
@@ -183,19 +191,29 @@ def test_what_cannot_be_is_refused_by_name():
 def test_packing_keeps_values_to_half_a_step():
     from inferlab.kernels.cpu import quant_dot
 
-    x = (100 * draw(5 * 32)).numpy()
-    out = np.zeros(quant_dot.packed_bytes(x.size), np.uint8)
-    quant_dot.pack(x.ctypes.data, x.size, 0, out.ctypes.data)
+    x = 100 * draw(5, 32)
+    x[2] = 0
+    x[3, 4], x[3, 30] = 1e4, 1e-3  # an outlier, which the other half need not suffer from
+    out = np.zeros(quant_dot.packed_bytes(x.numel()), np.uint8)
+    quant_dot.pack(x.data_ptr(), x.numel(), 0, out.ctypes.data)
     pairs = out[: 3 * quant_dot.PAIR_BYTES].reshape(3, quant_dot.PAIR_BYTES)
-    codes = pairs[:, :64].view(np.int8).reshape(3, 2, 2, 16).swapaxes(1, 2).reshape(-1)
-    scales = pairs[:, 64:96].view(np.float32).repeat(8, 1).reshape(-1)
-    assert (codes[5 * 32 :] == 0).all()
-    assert (scales[5 * 32 :] == 0).all()
-    codes, scales = codes[: x.size], scales[: x.size]
-    assert (np.abs(codes * scales - x) <= scales / 2 * (1 + 1e-5)).all()
-    assert np.abs(codes.reshape(5, 32)).max(1).tolist() == [127] * 5
-    sums = pairs[:, 96:].view(np.float32).reshape(6, 4)[:5, 0]
-    np.testing.assert_allclose(sums, (codes * scales).reshape(5, 32).sum(1), rtol=1e-5, atol=1e-3)
+    # Of a pair: half, elements 0-15 or 16-31, which four of eight, block, one of the four.
+    codes = pairs[:, :64].view(np.int8).reshape(3, 2, 2, 2, 2, 4)
+    codes = codes.transpose(0, 4, 2, 1, 3, 5).reshape(6, 2, 2, 8).astype(np.float32)
+    step = pairs[:, 64:72].view(np.float32).reshape(6)
+    sums = pairs[:, 72:80].view(np.float32).reshape(6)
+    steps = pairs[:, 80:].view(np.int16).reshape(3, 2, 2, 2)
+    assert (steps[..., 0] == steps[..., 1]).all()
+    steps = steps[..., 0].transpose(0, 2, 1).reshape(6, 1, 2, 1)
+    assert not codes[5].any()
+    assert step[5] == sums[5] == 0
+    size = step[:, None, None, None] * steps
+    kept, right = (codes * size)[:5], x.numpy().reshape(5, 2, 2, 8)
+    assert (np.abs(kept - right) <= size[:5] / 2 * (1 + 1e-4)).all()
+    assert steps[[0, 1, 3, 4]].max(2).ravel().tolist() == [quant_dot.MOST_STEPS] * 4
+    assert np.abs(codes).reshape(6, -1).max(1).tolist() == [127, 127, 0, 127, 127, 0]
+    assert size[3, 0, 1] < size[3, 0, 0] / 20
+    np.testing.assert_allclose(sums[:5], kept.reshape(5, 32).sum(1), rtol=1e-5, atol=1e-3)
 
 
 _ELSEWHERE = """

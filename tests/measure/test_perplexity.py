@@ -69,9 +69,9 @@ def test_prompts_are_read_as_if_weights_were_floats(stored, exact, rounds, most,
 @needs_model
 @pytest.mark.skipif(not backends.has_numba(), reason="numba is not here")
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize(("activations", "most"), [("int8", 0.005), ("float32", 1e-4)])
+@pytest.mark.parametrize(("activations", "most"), [("int8", 0.003), ("float32", 1e-4)])
 def test_answers_are_written_as_if_weights_were_floats(stored, exact, activations, most, length):
-    """Perplexity moves by less than half a percent where vectors are rounded to int8 too."""
+    """Perplexity moves by less than a third of a percent where vectors are rounded to int8 too."""
     engine = LLM(stored.model, stored.tokenizer, activations=activations)
     got = perplexity.logprobs(engine, REFERENCE["ids"][:length], steps=True)
     right = perplexity.perplexity(exact(length))

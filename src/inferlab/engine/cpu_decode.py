@@ -93,7 +93,7 @@ class CpuDecoder:
     Reads the transformer's own tensors and writes the memory's pages. Any cache over the same
     memory may take a step (`serves`), with up to 16 rows; a torch pass may come before or after
     it. `threads` defaults to one a physical core. Quantised matrices meet their
-    inputs rounded to int8, a scale for each 32 of them; with `activations` "float32", unrounded.
+    inputs rounded to int8, a scale for each 16 of them; with `activations` "float32", unrounded.
     """
 
     def __init__(

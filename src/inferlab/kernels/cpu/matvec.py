@@ -1,7 +1,7 @@
 """Matrix times a few vectors, at the speed at which memory delivers the matrix.
 
 Weights, float32 or quantised (`quant_dot`), come four rows at a time, so that four sums run side
-by side, and stay in the first-level cache while every row of the batch meets them. Each (row of
+by side, and stay in the first-level cache while the rows of the batch meet them. Each (row of
 the batch, row of the matrix) is the same sum in the same order whatever the batch and the threads,
 hence bit for bit the same.
 """
@@ -44,7 +44,7 @@ MATRIX = np.dtype(
     ],
     align=True,
 )
-CHUNK_BYTES = 1 << 18  # what a thread takes at a time: short to wait for, long to stream
+CHUNK_BYTES = 1 << 16  # what a thread takes at a time: short to wait for, long to stream
 _MOST_CHUNKS = 2048
 _NEAR = 8  # packed vectors that the first-level cache holds beside the weights
 _AHEAD_BYTES = 1 << 13  # of each of the four streams of a chunk
@@ -174,26 +174,6 @@ def _put(m, total, at, before, out):  # type: ignore[no-untyped-def]
     floats(out, at + 1)[at] = total
 
 
-@jit
-def _four_at_a_time(m, first, end, x, residual, y, batch):  # type: ignore[no-untyped-def]
-    """Rows first..end-1 with the first `batch` packed vectors, a multiple of four.
-
-    What is unpacked serves four vectors; each number is summed as it is alone.
-    """
-    for few in range(0, batch, _NEAR):
-        for row in range(first, end):
-            for b in range(few, min(batch, few + _NEAR), 4):
-                sums = quant_dot.dot_by4(m, row, x.packed + b * x.packed_stride, x.packed_stride)
-                before, out = residual.data + b * residual.stride, y.data + b * y.stride
-                _put(m, lane(sums, 0), row, before, out)
-                before, out = before + residual.stride, out + y.stride
-                _put(m, lane(sums, 1), row, before, out)
-                before, out = before + residual.stride, out + y.stride
-                _put(m, lane(sums, 2), row, before, out)
-                before, out = before + residual.stride, out + y.stride
-                _put(m, lane(sums, 3), row, before, out)
-
-
 @part
 def _put_four(m, sum0, sum1, sum2, sum3, row, quarter, last, before, out):  # type: ignore[no-untyped-def]
     """Write the results of `row` and of those a quarter, two and three behind it, up to `last`."""
@@ -221,38 +201,47 @@ def matvec_chunk(m, first, end, x, residual, y, batch):  # type: ignore[no-untyp
     different pages keep more of the hardware's prefetchers busy than one stream four rows wide.
     """
     quarter, last = (end - first + 3) // 4, end - 1
-    done, whole = 0, m.columns % 8 == 0
-    if m.bits and not m.exact and batch >= 4:
-        done = batch // 4 * 4
-        _four_at_a_time(m, first, end, x, residual, y, done)
-        if done == batch:
-            return
-    for r0 in range(first, first + quarter):
-        # Where a quarter is short: the last row again, without a store.
-        r1, r2 = min(r0 + quarter, last), min(r0 + 2 * quarter, last)
-        r3 = min(r0 + 3 * quarter, last)
-        row0, row1 = m.data + r0 * m.stride, m.data + r1 * m.stride
-        row2, row3 = m.data + r2 * m.stride, m.data + r3 * m.stride
-        b = done
-        while b < batch:
-            this, before, out = x.data + b * x.stride, residual.data, y.data + b * y.stride
-            before += b * residual.stride
-            if m.bits:
-                sums = quant_dot.dot4(m, r0, r1, r2, r3, x.packed + b * x.packed_stride)
-                _put_lanes(m, sums, r0, quarter, last, before, out)
-            elif whole and b + 1 < batch:
-                sums, others = dot4_by2(row0, row1, row2, row3, this, this + x.stride, m.columns)
-                _put_lanes(m, sums, r0, quarter, last, before, out)
-                before, out = before + residual.stride, out + y.stride
-                _put_lanes(m, others, r0, quarter, last, before, out)
+    whole, near = m.columns % 8 == 0, _NEAR if m.bits else max(1, batch)
+    for few in range(0, batch, near):
+        for r0 in range(first, first + quarter):
+            # Where a quarter is short: the last row again, without a store.
+            r1, r2 = min(r0 + quarter, last), min(r0 + 2 * quarter, last)
+            r3 = min(r0 + 3 * quarter, last)
+            row0, row1 = m.data + r0 * m.stride, m.data + r1 * m.stride
+            row2, row3 = m.data + r2 * m.stride, m.data + r3 * m.stride
+            b, stop = few, min(batch, few + near)
+            while b < stop:
+                this, before, out = x.data + b * x.stride, residual.data, y.data + b * y.stride
+                before += b * residual.stride
+                if m.bits:
+                    packed = x.packed + b * x.packed_stride
+                    if b + 3 < stop and not m.exact:
+                        four = quant_dot.dot4_by4(m, (r0, r1, r2, r3), packed, x.packed_stride)
+                        _put_lanes(m, four[0], r0, quarter, last, before, out)
+                        before, out = before + residual.stride, out + y.stride
+                        _put_lanes(m, four[1], r0, quarter, last, before, out)
+                        before, out = before + residual.stride, out + y.stride
+                        _put_lanes(m, four[2], r0, quarter, last, before, out)
+                        before, out = before + residual.stride, out + y.stride
+                        _put_lanes(m, four[3], r0, quarter, last, before, out)
+                        b += 3
+                    else:
+                        sums = quant_dot.dot4(m, (r0, r1, r2, r3), packed)
+                        _put_lanes(m, sums, r0, quarter, last, before, out)
+                elif whole and b + 1 < stop:
+                    following = this + x.stride
+                    sums, others = dot4_by2(row0, row1, row2, row3, this, following, m.columns)
+                    _put_lanes(m, sums, r0, quarter, last, before, out)
+                    before, out = before + residual.stride, out + y.stride
+                    _put_lanes(m, others, r0, quarter, last, before, out)
+                    b += 1
+                elif whole:
+                    sums = dot4_by1(row0, row1, row2, row3, this, m.columns)
+                    _put_lanes(m, sums, r0, quarter, last, before, out)
+                else:
+                    s0, s1, s2, s3 = dot4(row0, row1, row2, row3, this, m.columns)
+                    _put_four(m, s0, s1, s2, s3, r0, quarter, last, before, out)
                 b += 1
-            elif whole:
-                sums = dot4_by1(row0, row1, row2, row3, this, m.columns)
-                _put_lanes(m, sums, r0, quarter, last, before, out)
-            else:
-                s0, s1, s2, s3 = dot4(row0, row1, row2, row3, this, m.columns)
-                _put_four(m, s0, s1, s2, s3, r0, quarter, last, before, out)
-            b += 1
 
 
 @jit

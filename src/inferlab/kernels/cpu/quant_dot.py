@@ -4,52 +4,61 @@ Formats and planes are those of `kernels.quantised`. With weights scale * code +
 adds scale * sum(code * x) + min * sum(x): the sums over whole numbers are where the work is.
 A vector is packed once and then meets every row of a matrix, in one of two ways:
 
-- int8 (`exact` 0): each block of x is rounded to 8 bits with a scale of its own. A pair of blocks
-  A, B takes `PAIR_BYTES`: elements 0-15 of A, of B, 16-31 of A, of B, as int8, the order in which
-  nibbles unpack; then, each four times, the scales of A and of B, and the sums of A and of B.
+- int8 (`exact` 0): each block of x has a step of its own, and each half of it (elements 0-7 and
+  16-23, or the others) is rounded to 8 bits in a whole number of them, up to `MOST_STEPS`. Into
+  `down` SwiGLU sends outliers, and each then coarsens 16 elements instead of 32; to bring both
+  halves together costs next to nothing, since their sums are multiplied by whole numbers anyway. A
+  pair of blocks A, B takes `PAIR_BYTES`: four elements of A, four of B, and so on, as int8, the
+  first halves before the others; the step of A, of B, as float32; the sums of both; and as int16
+  how many steps the first halves are rounded in, twice that of A, twice that of B, and the others.
 - float32 (`exact` 1): a block takes `BLOCK_BYTES`: its 32 float32, and an eighth of their sum for
   each lane.
 """
 
 from __future__ import annotations
 
-from numpy import float32
+import numpy as np
+from numpy import float32, int64
 
-from inferlab.kernels.cpu.jit import jit, part
+from inferlab.kernels.cpu.jit import floats, jit, longs, part
 from inferlab.kernels.cpu.vector import (
     dot_pairs,
-    dot_quads,
+    dot_shorts,
     float_bytes,
     float_nibbles,
-    fold,
     four_halves,
     four_pairs,
-    halves_sum,
     high_nibbles,
     lane,
-    lanes_sum,
     larger,
     load_bytes,
     load_floats,
-    load_half,
     low_nibbles,
+    magnitudes,
+    mix_quads,
+    pair_totals,
+    repeat_bytes,
+    repeat_floats,
+    repeat_shorts,
     rounded,
     spread,
     spread_half,
     spread_halves,
-    spread_lane,
-    spread_two,
     store_floats,
     store_low_bytes,
-    sum_pairs,
     to_floats,
     total,
     totals,
+    turn_fours,
+    turn_pairs,
     turned,
+    with_signs,
 )
 
 BLOCK = 32
-PAIR_BYTES = 128
+PAIR_BYTES = 96
+MOST_STEPS = 255
+_TWICE = 0x10001  # times an int16: the same number twice
 BLOCK_BYTES = 160
 
 
@@ -74,16 +83,18 @@ def pack(x, columns, exact, out):  # type: ignore[no-untyped-def]
         return
     for pair in range((blocks + 1) // 2):
         here, there = x + pair * 256, out + pair * PAIR_BYTES
-        scale, sum = _pack_block(here, there)
+        step, sum, first, others = _pack_block(here, there)
         if 2 * pair + 1 < blocks:
-            scale1, sum1 = _pack_block(here + 128, there + 16)
+            step1, sum1, first1, others1 = _pack_block(here + 128, there + 4)
         else:
-            scale1 = sum1 = float32(0)
+            step1 = sum1 = float32(0)
+            first1 = others1 = 0
             nothing = rounded(spread(float32(0)))
-            for at in (16, 24, 48, 56):
+            for at in range(4, 64, 16):
                 store_low_bytes(there + at, nothing)
-        store_floats(there + 64, spread_two(scale, scale1))
-        store_floats(there + 96, spread_two(sum, sum1))
+        numbers, steps = floats(there + 64, 4), longs(there + 80, 2)
+        numbers[0], numbers[1], numbers[2], numbers[3] = step, step1, sum, sum1
+        steps[0], steps[1] = _TWICE * (first + (first1 << 32)), _TWICE * (others + (others1 << 32))
 
 
 @part
@@ -93,35 +104,68 @@ def four(x):  # type: ignore[no-untyped-def]
 
 
 @part
-def largest(a, b, c, d):  # type: ignore[no-untyped-def]
-    """Return the largest magnitude of 32 float32; NaN if one is."""
-    found = larger(larger(a, b), larger(c, d))
+def _most(found):  # type: ignore[no-untyped-def]
     found = larger(found, turned(found, 4))
     found = larger(found, turned(found, 2))
     return lane(larger(found, turned(found, 1)), 0)
 
 
+@part
+def largest(a, b, c, d):  # type: ignore[no-untyped-def]
+    """Return the largest magnitude of 32 float32; NaN if one is."""
+    return _most(larger(larger(a, b), larger(c, d)))
+
+
+@part
+def _steps(most, inverse):  # type: ignore[no-untyped-def]
+    """Return in how many steps to round what is at most so large, and 1 over their size."""
+    steps = float32(1)
+    if most * inverse * float32(MOST_STEPS) > steps:  # false for NaN
+        steps = min(np.ceil(most * inverse * float32(MOST_STEPS)), float32(MOST_STEPS))
+    return int64(steps), spread(float32(127 * MOST_STEPS) * inverse / steps)
+
+
 @jit
 def _pack_block(x, out):  # type: ignore[no-untyped-def]
-    """Write 32 elements as int8, half of them at `out`, half 32 bytes on; (scale, sum)."""
+    """Write 32 elements as int8, four at `out` and so on in every other place for four.
+
+    Return their step, their sum, and in how many steps each half is rounded.
+    """
     a, b, c, d = four(x)
     highest = largest(a, b, c, d)
-    scale = highest / float32(127)
-    up = spread(float32(127) / highest if highest > 0 else float32(0))
-    a, b, c, d = rounded(a * up), rounded(b * up), rounded(c * up), rounded(d * up)
-    store_low_bytes(out, a)
-    store_low_bytes(out + 8, b)
-    store_low_bytes(out + 32, c)
-    store_low_bytes(out + 40, d)
-    return scale, scale * total(to_floats(a + b + c + d))
+    inverse = float32(1) / highest if highest > 0 else float32(0)
+    first, up = _steps(_most(larger(a, c)), inverse)
+    p, r = rounded(a * up), rounded(c * up)
+    others, up = _steps(_most(larger(b, d)), inverse)
+    q, s = rounded(b * up), rounded(d * up)
+    store_low_bytes(out, p)
+    store_low_bytes(out + 16, r)
+    store_low_bytes(out + 32, q)
+    store_low_bytes(out + 48, s)
+    sum = total(to_floats(p + r)) * float32(first) + total(to_floats(q + s)) * float32(others)
+    step = highest / float32(127 * MOST_STEPS)
+    return step, step * sum, first, others
 
 
-@jit
-def _nibbles(sum, weights, x, scale):  # type: ignore[no-untyped-def]
-    """Add a pair of blocks, their 32 bytes of weights in a register, to eight lanes of sums."""
-    codes = dot_pairs(low_nibbles(weights), load_bytes(x))
-    codes = codes + dot_pairs(high_nibbles(weights), load_bytes(x + 32))
-    return sum + to_floats(sum_pairs(codes)) * scale
+@part
+def _nibbles(sum, quads, scale, least, x):  # type: ignore[no-untyped-def]
+    """Add a pair of blocks of four rows, in lanes A, B of each, and one vector."""
+    (a, b, c, d), (e, f, g, h) = quads
+    first = dot_pairs(a, repeat_bytes(x)) + dot_pairs(b, repeat_bytes(x + 8))
+    first = first + (dot_pairs(e, repeat_bytes(x + 16)) + dot_pairs(f, repeat_bytes(x + 24)))
+    others = dot_pairs(c, repeat_bytes(x + 32)) + dot_pairs(d, repeat_bytes(x + 40))
+    others = others + (dot_pairs(g, repeat_bytes(x + 48)) + dot_pairs(h, repeat_bytes(x + 56)))
+    codes = dot_shorts(first, repeat_shorts(x + 80)) + dot_shorts(others, repeat_shorts(x + 88))
+    sum = sum + to_floats(codes) * (scale * repeat_floats(x + 64))
+    return sum + least * repeat_floats(x + 72)
+
+
+@part
+def _quads(w0, w1, w2, w3, whole):  # type: ignore[no-untyped-def]
+    """Unpack a pair of blocks, or where not `whole` one, of four rows of nibbles."""
+    a, b, c, d = turn_pairs(w0, w1, w2, w3, whole)
+    low = low_nibbles(a), low_nibbles(b), low_nibbles(c), low_nibbles(d)
+    return low, (high_nibbles(a), high_nibbles(b), high_nibbles(c), high_nibbles(d))
 
 
 @part
@@ -131,93 +175,73 @@ def nibbles4(weights, scales, mins, times, x, blocks):  # type: ignore[no-untype
     Addresses of each row's weights, scales and mins; a min counts `times` times.
     """
     (w0, w1, w2, w3), (s0, s1, s2, s3), (m0, m1, m2, m3) = weights, scales, mins
-    sum0 = sum1 = sum2 = sum3 = least = spread(float32(0))
+    sum = spread(float32(0))
     for pair in range(blocks // 2):
-        w, s, here = pair * 32, pair * 4, x + pair * PAIR_BYTES
-        scale = four_pairs(s0 + s, s1 + s, s2 + s, s3 + s) * load_floats(here + 64)
-        sums = load_floats(here + 96) * spread(times)
-        least = least + four_pairs(m0 + s, m1 + s, m2 + s, m3 + s) * sums
-        sum0 = _nibbles(sum0, load_bytes(w0 + w), here, spread_lane(scale, 0))
-        sum1 = _nibbles(sum1, load_bytes(w1 + w), here, spread_lane(scale, 1))
-        sum2 = _nibbles(sum2, load_bytes(w2 + w), here, spread_lane(scale, 2))
-        sum3 = _nibbles(sum3, load_bytes(w3 + w), here, spread_lane(scale, 3))
+        w, s = pair * 32, pair * 4
+        quads = _quads(w0 + w, w1 + w, w2 + w, w3 + w, True)
+        scale = four_pairs(s0 + s, s1 + s, s2 + s, s3 + s)
+        least = four_pairs(m0 + s, m1 + s, m2 + s, m3 + s) * spread(times)
+        sum = _nibbles(sum, quads, scale, least, x + pair * PAIR_BYTES)
     if blocks % 2:
-        w, s, here = blocks // 2 * 32, blocks // 2 * 4, x + blocks // 2 * PAIR_BYTES
-        scale = four_halves(s0 + s, s1 + s, s2 + s, s3 + s) * load_floats(here + 64)
-        sums = load_floats(here + 96) * spread(times)
-        least = least + four_halves(m0 + s, m1 + s, m2 + s, m3 + s) * sums
-        sum0 = _nibbles(sum0, load_half(w0 + w), here, spread_lane(scale, 0))
-        sum1 = _nibbles(sum1, load_half(w1 + w), here, spread_lane(scale, 1))
-        sum2 = _nibbles(sum2, load_half(w2 + w), here, spread_lane(scale, 2))
-        sum3 = _nibbles(sum3, load_half(w3 + w), here, spread_lane(scale, 3))
-    return totals(sum0, sum1, sum2, sum3) + halves_sum(least)
+        w, s = blocks // 2 * 32, blocks // 2 * 4
+        quads = _quads(w0 + w, w1 + w, w2 + w, w3 + w, False)
+        scale = four_halves(s0 + s, s1 + s, s2 + s, s3 + s)
+        least = four_halves(m0 + s, m1 + s, m2 + s, m3 + s) * spread(times)
+        sum = _nibbles(sum, quads, scale, least, x + blocks // 2 * PAIR_BYTES)
+    return pair_totals(sum)
 
 
-@jit
-def _codes(sum, low, high, x, scale):  # type: ignore[no-untyped-def]
-    codes = dot_pairs(low, load_bytes(x)) + dot_pairs(high, load_bytes(x + 32))
-    return sum + to_floats(sum_pairs(codes)) * (scale * load_floats(x + 64))
+@part
+def nibbles4_by4(weights, scales, mins, times, x, stride, blocks):  # type: ignore[no-untyped-def]
+    """Return what `nibbles4` does for each of four vectors, which stand `stride` bytes apart.
 
-
-@jit
-def nibbles_by4(w, s, m, times, x, stride, blocks):  # type: ignore[no-untyped-def]
-    """Return what `nibbles4` does for one row, unpacked once, and four vectors.
-
-    They stand `stride` bytes apart. Each number is the same sum in the same order.
+    What is unpacked serves all of them; each number is the same sum in the same order.
     """
+    (w0, w1, w2, w3), (s0, s1, s2, s3), (m0, m1, m2, m3) = weights, scales, mins
     x1, x2, x3 = x + stride, x + 2 * stride, x + 3 * stride
     sum0 = sum1 = sum2 = sum3 = spread(float32(0))
     for pair in range(blocks // 2):
-        at, weights = pair * PAIR_BYTES, load_bytes(w + pair * 32)
-        low, high, scale = low_nibbles(weights), high_nibbles(weights), spread_halves(s + pair * 4)
-        sum0 = _codes(sum0, low, high, x + at, scale)
-        sum1 = _codes(sum1, low, high, x1 + at, scale)
-        sum2 = _codes(sum2, low, high, x2 + at, scale)
-        sum3 = _codes(sum3, low, high, x3 + at, scale)
+        w, s, at = pair * 32, pair * 4, pair * PAIR_BYTES
+        quads = _quads(w0 + w, w1 + w, w2 + w, w3 + w, True)
+        scale = four_pairs(s0 + s, s1 + s, s2 + s, s3 + s)
+        least = four_pairs(m0 + s, m1 + s, m2 + s, m3 + s) * spread(times)
+        sum0 = _nibbles(sum0, quads, scale, least, x + at)
+        sum1 = _nibbles(sum1, quads, scale, least, x1 + at)
+        sum2 = _nibbles(sum2, quads, scale, least, x2 + at)
+        sum3 = _nibbles(sum3, quads, scale, least, x3 + at)
     if blocks % 2:
-        pair = blocks // 2
-        at, weights = pair * PAIR_BYTES, load_half(w + pair * 32)
-        low, high, scale = low_nibbles(weights), high_nibbles(weights), spread_half(s + pair * 4, 4)
-        sum0 = _codes(sum0, low, high, x + at, scale)
-        sum1 = _codes(sum1, low, high, x1 + at, scale)
-        sum2 = _codes(sum2, low, high, x2 + at, scale)
-        sum3 = _codes(sum3, low, high, x3 + at, scale)
-
-    # In a loop of their own: there are not registers enough for both.
-    least0 = least1 = least2 = least3 = spread(float32(0))
-    for pair in range(blocks // 2):
-        at, least = pair * PAIR_BYTES + 96, spread_halves(m + pair * 4) * spread(times)
-        least0 = least0 + least * load_floats(x + at)
-        least1 = least1 + least * load_floats(x1 + at)
-        least2 = least2 + least * load_floats(x2 + at)
-        least3 = least3 + least * load_floats(x3 + at)
-    if blocks % 2:
-        pair = blocks // 2
-        at, least = pair * PAIR_BYTES + 96, spread_half(m + pair * 4, 4) * spread(times)
-        least0 = least0 + least * load_floats(x + at)
-        least1 = least1 + least * load_floats(x1 + at)
-        least2 = least2 + least * load_floats(x2 + at)
-        least3 = least3 + least * load_floats(x3 + at)
-    return totals(sum0, sum1, sum2, sum3) + lanes_sum(least0, least1, least2, least3)
+        w, s, at = blocks // 2 * 32, blocks // 2 * 4, blocks // 2 * PAIR_BYTES
+        quads = _quads(w0 + w, w1 + w, w2 + w, w3 + w, False)
+        scale = four_halves(s0 + s, s1 + s, s2 + s, s3 + s)
+        least = four_halves(m0 + s, m1 + s, m2 + s, m3 + s) * spread(times)
+        sum0 = _nibbles(sum0, quads, scale, least, x + at)
+        sum1 = _nibbles(sum1, quads, scale, least, x1 + at)
+        sum2 = _nibbles(sum2, quads, scale, least, x2 + at)
+        sum3 = _nibbles(sum3, quads, scale, least, x3 + at)
+    return pair_totals(sum0), pair_totals(sum1), pair_totals(sum2), pair_totals(sum3)
 
 
-@jit
-def _bytes_block(w, x):  # type: ignore[no-untyped-def]
-    """Multiply a block of bytes with its half at `x` and the other 32 bytes on: eight int32."""
-    return dot_quads(w, x) + dot_quads(w + 16, x + 32)
+@part
+def _bytes(sum, w, scale, x):  # type: ignore[no-untyped-def]
+    """Add a pair of blocks of one row, the first halves and the others, and one vector.
+
+    A factor's sign moves to the other one: the product of bytes takes one of them unsigned.
+    """
+    first = dot_pairs(magnitudes(w[0]), with_signs(load_bytes(x), w[0]))
+    others = dot_pairs(magnitudes(w[1]), with_signs(load_bytes(x + 32), w[1]))
+    codes = dot_shorts(first, repeat_shorts(x + 80)) + dot_shorts(others, repeat_shorts(x + 88))
+    return sum + to_floats(codes) * (scale * repeat_floats(x + 64))
 
 
-@jit
-def _bytes_pair(sum, w, s, x):  # type: ignore[no-untyped-def]
-    codes = fold(_bytes_block(w, x), _bytes_block(w + 32, x + 16))
-    return sum + to_floats(codes) * (spread_halves(s) * load_floats(x + 64))
+@part
+def _pair(w):  # type: ignore[no-untyped-def]
+    return mix_quads(load_bytes(w), load_bytes(w + 32))
 
 
-@jit
-def _bytes_last(sum, w, s, x):  # type: ignore[no-untyped-def]
-    codes = _bytes_block(w, x)
-    codes = fold(codes, codes)  # the upper lanes meet a scale of zero
-    return sum + to_floats(codes) * (spread_half(s, 4) * load_floats(x + 64))
+@part
+def _last(w):  # type: ignore[no-untyped-def]
+    last = load_bytes(w)
+    return mix_quads(last, last)  # the second one meets zeros
 
 
 @part
@@ -230,16 +254,16 @@ def bytes4(weights, scales, step, x, blocks):  # type: ignore[no-untyped-def]
     sum0 = sum1 = sum2 = sum3 = spread(float32(0))
     for pair in range(blocks // 2):
         w, s, here = pair * 64, pair * 2 * step, x + pair * PAIR_BYTES
-        sum0 = _bytes_pair(sum0, w0 + w, s0 + s, here)
-        sum1 = _bytes_pair(sum1, w1 + w, s1 + s, here)
-        sum2 = _bytes_pair(sum2, w2 + w, s2 + s, here)
-        sum3 = _bytes_pair(sum3, w3 + w, s3 + s, here)
+        sum0 = _bytes(sum0, _pair(w0 + w), spread_halves(s0 + s), here)
+        sum1 = _bytes(sum1, _pair(w1 + w), spread_halves(s1 + s), here)
+        sum2 = _bytes(sum2, _pair(w2 + w), spread_halves(s2 + s), here)
+        sum3 = _bytes(sum3, _pair(w3 + w), spread_halves(s3 + s), here)
     if blocks % 2:
         w, s, here = blocks // 2 * 64, blocks // 2 * 2 * step, x + blocks // 2 * PAIR_BYTES
-        sum0 = _bytes_last(sum0, w0 + w, s0 + s, here)
-        sum1 = _bytes_last(sum1, w1 + w, s1 + s, here)
-        sum2 = _bytes_last(sum2, w2 + w, s2 + s, here)
-        sum3 = _bytes_last(sum3, w3 + w, s3 + s, here)
+        sum0 = _bytes(sum0, _last(w0 + w), spread_half(s0 + s, 8), here)
+        sum1 = _bytes(sum1, _last(w1 + w), spread_half(s1 + s, 8), here)
+        sum2 = _bytes(sum2, _last(w2 + w), spread_half(s2 + s, 8), here)
+        sum3 = _bytes(sum3, _last(w3 + w), spread_half(s3 + s, 8), here)
     return totals(sum0, sum1, sum2, sum3)
 
 
@@ -249,18 +273,20 @@ def bytes_by4(w, s, step, x, stride, blocks):  # type: ignore[no-untyped-def]
     x1, x2, x3 = x + stride, x + 2 * stride, x + 3 * stride
     sum0 = sum1 = sum2 = sum3 = spread(float32(0))
     for pair in range(blocks // 2):
-        weights, scale, at = w + pair * 64, s + pair * 2 * step, pair * PAIR_BYTES
-        sum0 = _bytes_pair(sum0, weights, scale, x + at)
-        sum1 = _bytes_pair(sum1, weights, scale, x1 + at)
-        sum2 = _bytes_pair(sum2, weights, scale, x2 + at)
-        sum3 = _bytes_pair(sum3, weights, scale, x3 + at)
+        at, weights = pair * PAIR_BYTES, _pair(w + pair * 64)
+        scale = spread_halves(s + pair * 2 * step)
+        sum0 = _bytes(sum0, weights, scale, x + at)
+        sum1 = _bytes(sum1, weights, scale, x1 + at)
+        sum2 = _bytes(sum2, weights, scale, x2 + at)
+        sum3 = _bytes(sum3, weights, scale, x3 + at)
     if blocks % 2:
         pair = blocks // 2
-        weights, scale, at = w + pair * 64, s + pair * 2 * step, pair * PAIR_BYTES
-        sum0 = _bytes_last(sum0, weights, scale, x + at)
-        sum1 = _bytes_last(sum1, weights, scale, x1 + at)
-        sum2 = _bytes_last(sum2, weights, scale, x2 + at)
-        sum3 = _bytes_last(sum3, weights, scale, x3 + at)
+        at, weights = pair * PAIR_BYTES, _last(w + pair * 64)
+        scale = spread_half(s + pair * 2 * step, 8)
+        sum0 = _bytes(sum0, weights, scale, x + at)
+        sum1 = _bytes(sum1, weights, scale, x1 + at)
+        sum2 = _bytes(sum2, weights, scale, x2 + at)
+        sum3 = _bytes(sum3, weights, scale, x3 + at)
     return totals(sum0, sum1, sum2, sum3)
 
 
@@ -312,27 +338,24 @@ def exact_bytes4(weights, scales, step, x, blocks):  # type: ignore[no-untyped-d
 
 
 @part
-def dot4(m, row0, row1, row2, row3, x):  # type: ignore[no-untyped-def]
+def _planes(m, rows):  # type: ignore[no-untyped-def]
+    """Addresses of four rows' weights, scales and mins."""
+    a, b, c, d = rows
+    first, second = m.data + a * m.stride, m.data + b * m.stride
+    weights = first, second, m.data + c * m.stride, m.data + d * m.stride
+    a, b, c, d = a * m.scale_stride, b * m.scale_stride, c * m.scale_stride, d * m.scale_stride
+    scales = m.scales + a, m.scales + b, m.scales + c, m.scales + d
+    return weights, scales, (m.mins + a, m.mins + b, m.mins + c, m.mins + d)
+
+
+@part
+def dot4(m, rows, x):  # type: ignore[no-untyped-def]
     """Dot products of four rows, by number, of a quantised `matvec.MATRIX` with a packed vector.
 
     Four lanes, before the scales of whole rows that int8 has.
     """
-    blocks = m.columns // BLOCK
-    weights = (
-        m.data + row0 * m.stride,
-        m.data + row1 * m.stride,
-        m.data + row2 * m.stride,
-        m.data + row3 * m.stride,
-    )
-    at = (
-        row0 * m.scale_stride,
-        row1 * m.scale_stride,
-        row2 * m.scale_stride,
-        row3 * m.scale_stride,
-    )
-    scales = (m.scales + at[0], m.scales + at[1], m.scales + at[2], m.scales + at[3])
+    blocks, (weights, scales, mins) = m.columns // BLOCK, _planes(m, rows)
     if m.bits == 4:
-        mins = (m.mins + at[0], m.mins + at[1], m.mins + at[2], m.mins + at[3])
         if m.exact:
             return exact_nibbles4(weights, scales, mins, m.times, x, blocks)
         return nibbles4(weights, scales, mins, m.times, x, blocks)
@@ -341,11 +364,15 @@ def dot4(m, row0, row1, row2, row3, x):  # type: ignore[no-untyped-def]
     return bytes4(weights, scales, m.scale_step, x, blocks)
 
 
-@jit
-def dot_by4(m, row, x, stride):  # type: ignore[no-untyped-def]
-    """Dot products of one row, by number, with four packed int8 vectors: four lanes, as `dot4`."""
-    blocks, at = m.columns // BLOCK, row * m.scale_stride
-    w, s = m.data + row * m.stride, m.scales + at
+@part
+def dot4_by4(m, rows, x, stride):  # type: ignore[no-untyped-def]
+    """Return what `dot4` does for each of four packed int8 vectors, `stride` bytes apart."""
+    blocks, (weights, scales, mins) = m.columns // BLOCK, _planes(m, rows)
     if m.bits == 4:
-        return nibbles_by4(w, s, m.mins + at, m.times, x, stride, blocks)
-    return bytes_by4(w, s, m.scale_step, x, stride, blocks)
+        return nibbles4_by4(weights, scales, mins, m.times, x, stride, blocks)
+    return turn_fours(
+        bytes_by4(weights[0], scales[0], m.scale_step, x, stride, blocks),
+        bytes_by4(weights[1], scales[1], m.scale_step, x, stride, blocks),
+        bytes_by4(weights[2], scales[2], m.scale_step, x, stride, blocks),
+        bytes_by4(weights[3], scales[3], m.scale_step, x, stride, blocks),
+    )

@@ -27,6 +27,7 @@ if backends.has_numba():
         "i8": ir.IntType(8),
         "i16": ir.IntType(16),
         "i32": ir.IntType(32),
+        "i64": ir.IntType(64),
         "f16": ir.HalfType(),
         "f32": ir.FloatType(),
     }
@@ -48,7 +49,8 @@ if backends.has_numba():
 
     BYTES, SHORTS = Vector("i8", 32), Vector("i16", 16)
     INTS, FLOATS, FOUR = Vector("i32", 8), Vector("f32", 8), Vector("f32", 4)
-    _ADDRESS = types.int64
+    _ADDRESS, _ADDRESS_OF = types.int64, ir.IntType(64)
+    _MIXED = (0, 8, 1, 9, 4, 12, 5, 13)  # each half of two registers: one quad of each in turn
 
     def _splat(element: str, lanes: int, value: float) -> Any:
         return ir.Constant(_ir(element, lanes), [value] * lanes)
@@ -60,6 +62,9 @@ if backends.has_numba():
 
     def _read(builder: Any, address: Any, kind: Any) -> Any:
         return builder.load(builder.inttoptr(address, kind.as_pointer()), align=1)
+
+    def _as_bytes(builder: Any, value: Any) -> Any:
+        return builder.bitcast(value, _ir("i8", 32))
 
     def _has(context: Any, feature: str) -> bool:
         """Whether the CPU that is compiled for has a feature; numba's cache knows it as well."""
@@ -101,16 +106,6 @@ if backends.has_numba():
         return BYTES(_ADDRESS), build
 
     @intrinsic
-    def load_half(_context, address):  # type: ignore[no-untyped-def]
-        """Read 16 bytes; the other 16 are zero."""
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            half = _read(builder, args[0], _ir("i8", 16))
-            return _shuffle(builder, half, range(32), ir.Constant(half.type, None))
-
-        return BYTES(_ADDRESS), build
-
-    @intrinsic
     def load_shorts(_context, address):  # type: ignore[no-untyped-def]
         """Read 16 int16."""
 
@@ -129,6 +124,74 @@ if backends.has_numba():
 
         return SHORTS(_ADDRESS), build
 
+    def _read_four_times(address: Any, kind: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            eight = _read(builder, args[0], _ir("i64", 1))
+            wide = _shuffle(builder, eight, [0] * 4)
+            return builder.bitcast(wide, _ir(kind.element, kind.lanes))
+
+        return kind(address), build
+
+    @intrinsic
+    def repeat_bytes(_context, address):  # type: ignore[no-untyped-def]
+        """Read eight bytes, four times over."""
+        return _read_four_times(address, BYTES)
+
+    @intrinsic
+    def repeat_shorts(_context, address):  # type: ignore[no-untyped-def]
+        """Read four int16, four times over."""
+        return _read_four_times(address, SHORTS)
+
+    @intrinsic
+    def repeat_floats(_context, address):  # type: ignore[no-untyped-def]
+        """Read two float32, four times over."""
+        return _read_four_times(address, FLOATS)
+
+    @intrinsic
+    def mix_quads(_context, left, right):  # type: ignore[no-untyped-def]
+        """Four bytes of one, four of the other, and so on: two registers.
+
+        The first has the quads 0, 1, 4 and 5 of both, the second the others.
+        """
+        kind = types.UniTuple(BYTES, 2)
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            a, b = (builder.bitcast(arg, _ir("i32", 8)) for arg in args)
+            parts = [_shuffle(builder, a, [i + at for i in _MIXED], b) for at in (0, 2)]
+            return context.make_tuple(builder, kind, [_as_bytes(builder, p) for p in parts])
+
+        return kind(BYTES, BYTES), build
+
+    @intrinsic
+    def turn_pairs(_context, a, b, c, d, whole):  # type: ignore[no-untyped-def]
+        """Read two times 16 bytes, A and B, at each of four addresses: four registers.
+
+        The first has the first four bytes of A and B at `a`, then at `b`, `c` and `d`; and so on.
+        Where `whole` (a literal) is False, B is not read and zero.
+        """
+        kind = types.UniTuple(BYTES, 4)
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            mixed, none = [], ir.Constant(_ir("i32", 4), [0] * 4)
+            whole = signature.args[4].literal_value
+            for low, high in ((0, 2), (1, 3)):
+                first = [_read(builder, args[i], _ir("i32", 4)) for i in (low, high)]
+                second = [none, none]
+                if whole:
+                    further = [builder.add(args[i], _ADDRESS_OF(16)) for i in (low, high)]
+                    second = [_read(builder, at, _ir("i32", 4)) for at in further]
+                x, y = (_shuffle(builder, p, range(8), q) for p, q in (first, second))
+                mixed.append([_shuffle(builder, x, [i + at for i in _MIXED], y) for at in (0, 2)])
+            parts = []
+            for x, y in zip(*mixed, strict=True):
+                for at in (0, 2):
+                    order = [i + at for i in (0, 1, 8, 9, 4, 5, 12, 13)]
+                    parts.append(_as_bytes(builder, _shuffle(builder, x, order, y)))
+            return context.make_tuple(builder, kind, parts)
+
+        fits = isinstance(whole, types.Literal)
+        return (kind(*[_ADDRESS] * 4, whole), build) if fits else None
+
     @intrinsic
     def turn_quads(_context, address, step):  # type: ignore[no-untyped-def]
         """Read 16 bytes at each of eight addresses, `step` apart: four registers.
@@ -143,15 +206,13 @@ if backends.has_numba():
                 rows.append(_read(builder, address, _ir("i32", 4)))
                 address = builder.add(address, args[1])
             a, b, c, d = (_shuffle(builder, rows[i], range(8), rows[i + 4]) for i in range(4))
-            singles, pairs = ([0, 8, 1, 9, 4, 12, 5, 13], [0, 1, 8, 9, 4, 5, 12, 13])
-            turned = []
-            for low in (singles, [i + 2 for i in singles]):
+            pairs, turned = [0, 1, 8, 9, 4, 5, 12, 13], []
+            for low in (_MIXED, [i + 2 for i in _MIXED]):
                 ab, cd = _shuffle(builder, a, low, b), _shuffle(builder, c, low, d)
                 turned += [
                     _shuffle(builder, ab, half, cd) for half in (pairs, [i + 2 for i in pairs])
                 ]
-            parts = [builder.bitcast(part, _ir("i8", 32)) for part in turned]
-            return context.make_tuple(builder, kind, parts)
+            return context.make_tuple(builder, kind, [_as_bytes(builder, p) for p in turned])
 
         return kind(_ADDRESS, _ADDRESS), build
 
@@ -186,11 +247,14 @@ if backends.has_numba():
 
     @intrinsic
     def store_low_bytes(_context, address, value):  # type: ignore[no-untyped-def]
-        """Write the low byte of each of eight int32: eight bytes."""
+        """Write the low byte of each of eight int32: four bytes, and four more eight bytes on."""
 
         def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            low = builder.trunc(args[1], _ir("i8", 8))
-            builder.store(low, builder.inttoptr(args[0], low.type.as_pointer()), align=1)
+            low = builder.bitcast(builder.trunc(args[1], _ir("i8", 8)), _ir("i32", 2))
+            for index in range(2):
+                where = builder.add(args[0], _ADDRESS_OF(8 * index))
+                quad = builder.extract_element(low, _ELEMENTS["i32"](index))
+                builder.store(quad, builder.inttoptr(where, quad.type.as_pointer()), align=1)
             return context.get_dummy_value()
 
         return types.void(_ADDRESS, INTS), build
@@ -227,7 +291,7 @@ if backends.has_numba():
 
     @intrinsic
     def four_pairs(_context, a, b, c, d):  # type: ignore[no-untyped-def]
-        """Read two float16 at each of four addresses: lanes 0-3 the first ones, 4-7 the second."""
+        """Read two float16 at each of four addresses."""
 
         def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
             pairs: Any = ir.Constant(_ir("i32", 4), ir.Undefined)
@@ -235,22 +299,20 @@ if backends.has_numba():
                 where = builder.inttoptr(address, _ELEMENTS["i32"].as_pointer())
                 pair = builder.load(where, align=1)
                 pairs = builder.insert_element(pairs, pair, _ELEMENTS["i32"](index))
-            bits = builder.bitcast(pairs, _ir("i16", 8))
-            bits = _shuffle(builder, bits, [0, 2, 4, 6, 1, 3, 5, 7])
-            return _widen_halves(context, builder, bits)
+            return _widen_halves(context, builder, builder.bitcast(pairs, _ir("i16", 8)))
 
         return FLOATS(_ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS), build
 
     @intrinsic
     def four_halves(_context, a, b, c, d):  # type: ignore[no-untyped-def]
-        """Read one float16 at each of four addresses into lanes 0-3; the others are zero."""
+        """Read one float16 at each of four addresses, and put a zero behind each."""
 
         def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
             bits: Any = ir.Constant(_ir("i16", 8), None)
             for index, address in enumerate(args):
                 where = builder.inttoptr(address, _ELEMENTS["i16"].as_pointer())
                 half = builder.load(where, align=1)
-                bits = builder.insert_element(bits, half, _ELEMENTS["i32"](index))
+                bits = builder.insert_element(bits, half, _ELEMENTS["i32"](2 * index))
             return _widen_halves(context, builder, bits)
 
         return FLOATS(_ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS), build
@@ -271,16 +333,6 @@ if backends.has_numba():
         return FLOATS(_ADDRESS, _ADDRESS), build
 
     @intrinsic
-    def spread_lane(_context, value, index):  # type: ignore[no-untyped-def]
-        """Put lane `index` (a literal) in lanes 0-3, and lane `index` + 4 in lanes 4-7."""
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            index = signature.args[1].literal_value
-            return _shuffle(builder, args[0], [index] * 4 + [index + 4] * 4)
-
-        return (FLOATS(FLOATS, index), build) if isinstance(index, types.Literal) else None
-
-    @intrinsic
     def totals(_context, a, b, c, d):  # type: ignore[no-untyped-def]
         """Sum the lanes of each of four vectors: four float32, each in the same order."""
 
@@ -298,33 +350,35 @@ if backends.has_numba():
         return FOUR(FLOATS, FLOATS, FLOATS, FLOATS), build
 
     @intrinsic
-    def halves_sum(_context, value):  # type: ignore[no-untyped-def]
-        """Add lanes 4-7 to lanes 0-3: four float32."""
+    def pair_totals(_context, value):  # type: ignore[no-untyped-def]
+        """Add each two neighbours of eight float32: four."""
 
         def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            low, high = (_shuffle(builder, args[0], range(i, i + 4)) for i in (0, 4))
-            return builder.fadd(low, high)
+            return builder.fadd(*(_shuffle(builder, args[0], range(i, 8, 2)) for i in (0, 1)))
 
         return FOUR(FLOATS), build
 
     @intrinsic
-    def lanes_sum(_context, a, b, c, d):  # type: ignore[no-untyped-def]
-        """Add lane 4 of each of four vectors to its lane 0: four float32."""
+    def turn_fours(_context, a, b, c, d):  # type: ignore[no-untyped-def]
+        """Turn four times four float32: the first of each, the second of each, and so on."""
+        kind = types.UniTuple(FOUR, 4)
 
         def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            ab, cd = (_shuffle(builder, v, [0, 8, 4, 12], w) for v, w in (args[:2], args[2:]))
-            low, high = (_shuffle(builder, ab, [i, i + 1, i + 4, i + 5], cd) for i in (0, 2))
-            return builder.fadd(low, high)
+            parts = []
+            for i in range(4):
+                ab, cd = (_shuffle(builder, x, [i, i + 4], y) for x, y in (args[:2], args[2:]))
+                parts.append(_shuffle(builder, ab, range(4), cd))
+            return context.make_tuple(builder, kind, parts)
 
-        return FOUR(FLOATS, FLOATS, FLOATS, FLOATS), build
+        return kind(FOUR, FOUR, FOUR, FOUR), build
 
     @intrinsic
     def spread_halves(_context, address):  # type: ignore[no-untyped-def]
-        """Read two float16: the first in the lower four lanes, the second in the upper four."""
+        """Read two float16, four times over."""
 
         def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
             pair = _read(builder, args[0], _ir("i16", 2))
-            return _widen_halves(context, builder, _shuffle(builder, pair, [0] * 4 + [1] * 4))
+            return _widen_halves(context, builder, _shuffle(builder, pair, [0, 1] * 4))
 
         return FLOATS(_ADDRESS), build
 
@@ -351,18 +405,6 @@ if backends.has_numba():
             return _shuffle(builder, one, [0] * 8)
 
         return FLOATS(types.float32), build
-
-    @intrinsic
-    def spread_two(_context, low, high):  # type: ignore[no-untyped-def]
-        """Put one float32 in the lower four lanes, another in the upper four."""
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            empty = ir.Constant(_ir("f32", 8), ir.Undefined)
-            both = builder.insert_element(empty, args[0], ir.IntType(32)(0))
-            both = builder.insert_element(both, args[1], ir.IntType(32)(1))
-            return _shuffle(builder, both, [0] * 4 + [1] * 4)
-
-        return FLOATS(types.float32, types.float32), build
 
     # Unpacking, and products of bytes.
 
@@ -416,16 +458,43 @@ if backends.has_numba():
 
         return INTS(SHORTS, SHORTS), build
 
+    def _avx2(builder: Any, name: str, result: Any, args: Any) -> Any:
+        """Call an instruction of AVX2 that LLVM has a word of its own for."""
+        kind = ir.FunctionType(result, [arg.type for arg in args])
+        name = f"llvm.x86.avx2.{name}"
+        return builder.call(
+            builder.module.globals.get(name) or ir.Function(builder.module, kind, name), args
+        )
+
+    @intrinsic
+    def magnitudes(_context, value):  # type: ignore[no-untyped-def]
+        """Drop the signs of 32 signed bytes: 0 to 128."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            below = builder.icmp_signed("<", args[0], _splat("i8", 32, 0))
+            return builder.select(below, builder.neg(args[0]), args[0])
+
+        return BYTES(BYTES), build
+
+    @intrinsic
+    def with_signs(_context, value, signs):  # type: ignore[no-untyped-def]
+        """Negate each of 32 signed bytes where that of `signs` is below zero."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            if _has(context, "avx2"):  # makes a zero where the sign is one, which suits products
+                return _avx2(builder, "psign.b", _ir("i8", 32), args)
+            below = builder.icmp_signed("<", args[1], _splat("i8", 32, 0))
+            return builder.select(below, builder.neg(args[0]), args[0])
+
+        return BYTES(BYTES, BYTES), build
+
     @intrinsic
     def dot_pairs(_context, small, signed):  # type: ignore[no-untyped-def]
-        """Multiply bytes, 0 to 63 and -128 to 127, and add each two neighbours: 16 int16."""
+        """Multiply bytes, 0 to 128 and -127 to 127, and add each two neighbours: 16 int16."""
 
         def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
             if _has(context, "avx2"):
-                kind = ir.FunctionType(_ir("i16", 16), [_ir("i8", 32)] * 2)
-                name = "llvm.x86.avx2.pmadd.ub.sw"
-                call = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-                return builder.call(call, args)
+                return _avx2(builder, "pmadd.ub.sw", _ir("i16", 16), args)
             even, odd = (
                 builder.mul(
                     builder.zext(_shuffle(builder, args[0], range(i, 32, 2)), _ir("i16", 16)),
@@ -440,36 +509,6 @@ if backends.has_numba():
     def _sum_pairs(builder: Any, products: Any) -> Any:
         """Add each two neighbours of <16 x i32>."""
         return builder.add(*(_shuffle(builder, products, range(i, 16, 2)) for i in (0, 1)))
-
-    @intrinsic
-    def sum_pairs(_context, value):  # type: ignore[no-untyped-def]
-        """Add each two neighbours of 16 int16: eight int32."""
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            return _sum_pairs(builder, builder.sext(args[0], _ir("i32", 16)))
-
-        return INTS(SHORTS), build
-
-    @intrinsic
-    def dot_quads(_context, left, right):  # type: ignore[no-untyped-def]
-        """Multiply 16 signed bytes at `left` with those at `right`; add neighbours: eight int32."""
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            wide = (builder.sext(_read(builder, a, _ir("i8", 16)), _ir("i32", 16)) for a in args)
-            return _sum_pairs(builder, builder.mul(*wide))
-
-        return INTS(_ADDRESS, _ADDRESS), build
-
-    @intrinsic
-    def fold(_context, left, right):  # type: ignore[no-untyped-def]
-        """Add the halves of each of two vectors: the first's sums below, the second's above."""
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            low = _shuffle(builder, args[0], [0, 1, 2, 3, 8, 9, 10, 11], args[1])
-            high = _shuffle(builder, args[0], [4, 5, 6, 7, 12, 13, 14, 15], args[1])
-            return builder.add(low, high)
-
-        return INTS(INTS, INTS), build
 
     # From whole numbers to floats and back.
 
@@ -558,13 +597,12 @@ if backends.has_numba():
         return (FLOATS(FLOATS, by), build) if isinstance(by, types.Literal) else None
 
 else:
-    load_bytes = load_half = load_shorts = load_floats = jit
-    store_shorts = store_floats = store_low_bytes = store_low_shorts = jit
-    spread_shorts = turn_quads = eight_halves = nibble = signed_byte = dot_shorts = jit
-    four_pairs = four_halves = spread_halves = spread_half = spread = spread_two = jit
-    spread_lane = totals = halves_sum = lanes_sum = lane = turned = rounded = larger = jit
-    low_nibbles = high_nibbles = dot_pairs = sum_pairs = dot_quads = fold = jit
-    to_floats = float_nibbles = float_bytes = jit
+    load_bytes = load_shorts = load_floats = store_shorts = store_floats = jit
+    store_low_bytes = store_low_shorts = repeat_bytes = repeat_shorts = repeat_floats = jit
+    spread_shorts = mix_quads = turn_pairs = turn_quads = turn_fours = eight_halves = jit
+    four_pairs = four_halves = spread_halves = spread_half = spread = totals = pair_totals = jit
+    lane = turned = rounded = larger = low_nibbles = high_nibbles = nibble = signed_byte = jit
+    dot_shorts = dot_pairs = magnitudes = with_signs = to_floats = float_nibbles = float_bytes = jit
 
 
 @jit
