@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from drawings import check_bytes, check_canvas, check_finding, title, words
+from drawings import check, title, words
 
 from inferlab.errors import InferlabError
 from inferlab.explorers import classical as answers
@@ -132,18 +132,8 @@ FIGURES = {
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_equal_data_make_equal_bytes(name):
-    check_bytes(FIGURES[name])
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_states_its_finding_and_stays_in_the_palette(name):
-    check_finding(FIGURES[name]())
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_nothing_that_is_written_leaves_the_canvas(name):
-    check_canvas(FIGURES[name]())
+def test_a_figure_states_a_finding_in_the_palette_whole_and_the_same_each_time(name):
+    check(FIGURES[name])
 
 
 def test_equal_bytes_come_from_another_process_too():

@@ -24,23 +24,21 @@ def words(figure: Figure) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", style.svg(figure)).split())
 
 
-def check_bytes(make: Callable[[], Figure]) -> None:
-    """Assert that equal data make equal bytes, and not many."""
-    first = style.svg(make())
-    assert first == style.svg(make()), "equal data made other bytes"
-    assert "<dc:date>" not in first
-    assert len(first) < 120_000
-
-
-def check_finding(figure: Figure) -> None:
-    """Assert that a figure states its finding and stays in the palette."""
+def check(make: Callable[[], Figure]) -> None:
+    """Assert that a figure states a finding in the palette, whole, and the same one each time."""
+    figure = make()
     assert len(title(figure)) > 18, f"{title(figure)!r} is no finding"
+    drawn = style.svg(figure)
+    assert drawn == style.svg(make()), "equal data made other bytes"
+    assert "<dc:date>" not in drawn
+    assert len(drawn) < 120_000
     # Black is not in the palette: it would vanish in the dark.
-    used = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", style.svg(figure)))
+    used = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", drawn))
     assert used <= set(style.PALETTE.values()), f"{used} are not all in the palette"
+    _check_canvas(figure)
 
 
-def check_canvas(figure: Figure) -> None:
+def _check_canvas(figure: Figure) -> None:
     """Assert that nothing which is written leaves the canvas."""
     renderer, page = _renderer(figure), figure.bbox.padded(2)
     written = itertools.chain([figure._suptitle], *map(_written, figure.axes))
