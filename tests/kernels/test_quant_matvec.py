@@ -202,9 +202,12 @@ def test_packing_keeps_values_to_half_a_step():
     codes = codes.transpose(0, 4, 2, 1, 3, 5).reshape(6, 2, 2, 8).astype(np.float32)
     step = pairs[:, 64:72].view(np.float32).reshape(6)
     sums = pairs[:, 72:80].view(np.float32).reshape(6)
-    steps = pairs[:, 80:].view(np.int16).reshape(3, 2, 2, 2)
+    again = pairs[:, 96:160].view(np.int8).reshape(3, 2, 2, 16).transpose(0, 2, 1, 3)
+    assert (again.reshape(6, 2, 2, 8)[:5] == codes[:5]).all()
+    steps = pairs[:, 80:96].view(np.int16).reshape(3, 2, 2, 2)
     assert (steps[..., 0] == steps[..., 1]).all()
     steps = steps[..., 0].transpose(0, 2, 1).reshape(6, 1, 2, 1)
+    assert (pairs[:, 160:].view(np.int16).reshape(6, 1, 2, 4) == steps).all()
     assert not codes[5].any()
     assert step[5] == sums[5] == 0
     size = step[:, None, None, None] * steps

@@ -153,7 +153,7 @@ def quant_matvec(
 ) -> Tensor:
     """Return what `matvec` does for a quantised weight [N, K], never widened as a whole: [B, N].
 
-    With `activations` "int8" the SIMD kernel rounds x to 8 bits first, a scale for every 32 of
+    With `activations` "int8" the SIMD kernel rounds x to 8 bits first, a scale for every 16 of
     its elements: an error near 0.5 %, and half the time. "float32" takes x as it is. "auto" is
     int8 for the SIMD kernel, and float32 for the others, which know nothing else.
     """

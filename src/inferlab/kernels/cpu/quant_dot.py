@@ -11,6 +11,8 @@ A vector is packed once and then meets every row of a matrix, in one of two ways
   pair of blocks A, B takes `PAIR_BYTES`: four elements of A, four of B, and so on, as int8, the
   first halves before the others; the step of A, of B, as float32; the sums of both; and as int16
   how many steps the first halves are rounded in, twice that of A, twice that of B, and the others.
+  A vector that comes alone meets nibbles in the order in which they unpack, and so the same is
+  written again: elements 0-15 of A, of B, then 16-31; four times the steps of each half of A, of B.
 - float32 (`exact` 1): a block takes `BLOCK_BYTES`: its 32 float32, and an eighth of their sum for
   each lane.
 """
@@ -33,6 +35,7 @@ from inferlab.kernels.cpu.vector import (
     larger,
     load_bytes,
     load_floats,
+    load_shorts,
     low_nibbles,
     magnitudes,
     mix_quads,
@@ -52,13 +55,15 @@ from inferlab.kernels.cpu.vector import (
     turn_fours,
     turn_pairs,
     turned,
+    turned_sums,
     with_signs,
 )
 
 BLOCK = 32
-PAIR_BYTES = 96
+PAIR_BYTES = 192
 MOST_STEPS = 255
 _TWICE = 0x10001  # times an int16: the same number twice
+_FOUR_TIMES = 0x1000100010001
 BLOCK_BYTES = 160
 
 
@@ -83,18 +88,21 @@ def pack(x, columns, exact, out):  # type: ignore[no-untyped-def]
         return
     for pair in range((blocks + 1) // 2):
         here, there = x + pair * 256, out + pair * PAIR_BYTES
-        step, sum, first, others = _pack_block(here, there)
+        step, sum, first, others = _pack_block(here, there, there + 96)
         if 2 * pair + 1 < blocks:
-            step1, sum1, first1, others1 = _pack_block(here + 128, there + 4)
+            step1, sum1, first1, others1 = _pack_block(here + 128, there + 4, there + 112)
         else:
             step1 = sum1 = float32(0)
             first1 = others1 = 0
             nothing = rounded(spread(float32(0)))
             for at in range(4, 64, 16):
-                store_low_bytes(there + at, nothing)
+                store_low_bytes(there + at, nothing, 8)
         numbers, steps = floats(there + 64, 4), longs(there + 80, 2)
         numbers[0], numbers[1], numbers[2], numbers[3] = step, step1, sum, sum1
         steps[0], steps[1] = _TWICE * (first + (first1 << 32)), _TWICE * (others + (others1 << 32))
+        steps = longs(there + 160, 4)
+        steps[0], steps[1] = _FOUR_TIMES * first, _FOUR_TIMES * others
+        steps[2], steps[3] = _FOUR_TIMES * first1, _FOUR_TIMES * others1
 
 
 @part
@@ -126,8 +134,8 @@ def _steps(most, inverse):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _pack_block(x, out):  # type: ignore[no-untyped-def]
-    """Write 32 elements as int8, four at `out` and so on in every other place for four.
+def _pack_block(x, quads, rows):  # type: ignore[no-untyped-def]
+    """Write 32 elements as int8: by four from `quads`, a gap of four between, and whole at `rows`.
 
     Return their step, their sum, and in how many steps each half is rounded.
     """
@@ -138,10 +146,14 @@ def _pack_block(x, out):  # type: ignore[no-untyped-def]
     p, r = rounded(a * up), rounded(c * up)
     others, up = _steps(_most(larger(b, d)), inverse)
     q, s = rounded(b * up), rounded(d * up)
-    store_low_bytes(out, p)
-    store_low_bytes(out + 16, r)
-    store_low_bytes(out + 32, q)
-    store_low_bytes(out + 48, s)
+    store_low_bytes(quads, p, 8)
+    store_low_bytes(quads + 16, r, 8)
+    store_low_bytes(quads + 32, q, 8)
+    store_low_bytes(quads + 48, s, 8)
+    store_low_bytes(rows, p, 4)
+    store_low_bytes(rows + 8, q, 4)
+    store_low_bytes(rows + 32, r, 4)
+    store_low_bytes(rows + 40, s, 4)
     sum = total(to_floats(p + r)) * float32(first) + total(to_floats(q + s)) * float32(others)
     step = highest / float32(127 * MOST_STEPS)
     return step, step * sum, first, others
@@ -156,8 +168,21 @@ def _nibbles(sum, quads, scale, least, x):  # type: ignore[no-untyped-def]
     others = dot_pairs(c, repeat_bytes(x + 32)) + dot_pairs(d, repeat_bytes(x + 40))
     others = others + (dot_pairs(g, repeat_bytes(x + 48)) + dot_pairs(h, repeat_bytes(x + 56)))
     codes = dot_shorts(first, repeat_shorts(x + 80)) + dot_shorts(others, repeat_shorts(x + 88))
+    return _scaled(sum, codes, scale, least, x)
+
+
+@part
+def _scaled(sum, codes, scale, least, x):  # type: ignore[no-untyped-def]
     sum = sum + to_floats(codes) * (scale * repeat_floats(x + 64))
     return sum + least * repeat_floats(x + 72)
+
+
+@part
+def _row(w, low, high, steps):  # type: ignore[no-untyped-def]
+    """Multiply a pair of blocks of one row: eight sums, four of A and four of B."""
+    w = load_bytes(w)
+    codes = dot_pairs(low_nibbles(w), low) + dot_pairs(high_nibbles(w), high)
+    return dot_shorts(codes, steps)
 
 
 @part
@@ -177,11 +202,13 @@ def nibbles4(weights, scales, mins, times, x, blocks):  # type: ignore[no-untype
     (w0, w1, w2, w3), (s0, s1, s2, s3), (m0, m1, m2, m3) = weights, scales, mins
     sum = spread(float32(0))
     for pair in range(blocks // 2):
-        w, s = pair * 32, pair * 4
-        quads = _quads(w0 + w, w1 + w, w2 + w, w3 + w, True)
+        w, s, here = pair * 32, pair * 4, x + pair * PAIR_BYTES
+        low, high, steps = load_bytes(here + 96), load_bytes(here + 128), load_shorts(here + 160)
+        row0, row1 = _row(w0 + w, low, high, steps), _row(w1 + w, low, high, steps)
+        row2, row3 = _row(w2 + w, low, high, steps), _row(w3 + w, low, high, steps)
         scale = four_pairs(s0 + s, s1 + s, s2 + s, s3 + s)
         least = four_pairs(m0 + s, m1 + s, m2 + s, m3 + s) * spread(times)
-        sum = _nibbles(sum, quads, scale, least, x + pair * PAIR_BYTES)
+        sum = _scaled(sum, turned_sums(row0, row1, row2, row3), scale, least, here)
     if blocks % 2:
         w, s = blocks // 2 * 32, blocks // 2 * 4
         quads = _quads(w0 + w, w1 + w, w2 + w, w3 + w, False)

@@ -246,18 +246,19 @@ if backends.has_numba():
         return types.void(_ADDRESS, FLOATS), build
 
     @intrinsic
-    def store_low_bytes(_context, address, value):  # type: ignore[no-untyped-def]
-        """Write the low byte of each of eight int32: four bytes, and four more eight bytes on."""
+    def store_low_bytes(_context, address, value, apart):  # type: ignore[no-untyped-def]
+        """Write the low byte of each of eight int32: four, and `apart` (a literal) on, four."""
 
         def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
             low = builder.bitcast(builder.trunc(args[1], _ir("i8", 8)), _ir("i32", 2))
             for index in range(2):
-                where = builder.add(args[0], _ADDRESS_OF(8 * index))
+                where = builder.add(args[0], _ADDRESS_OF(apart.literal_value * index))
                 quad = builder.extract_element(low, _ELEMENTS["i32"](index))
                 builder.store(quad, builder.inttoptr(where, quad.type.as_pointer()), align=1)
             return context.get_dummy_value()
 
-        return types.void(_ADDRESS, INTS), build
+        fits = isinstance(apart, types.Literal)
+        return (types.void(_ADDRESS, INTS, apart), build) if fits else None
 
     @intrinsic
     def store_low_shorts(_context, address, value):  # type: ignore[no-untyped-def]
@@ -357,6 +358,23 @@ if backends.has_numba():
             return builder.fadd(*(_shuffle(builder, args[0], range(i, 8, 2)) for i in (0, 1)))
 
         return FOUR(FLOATS), build
+
+    @intrinsic
+    def turned_sums(_context, a, b, c, d):  # type: ignore[no-untyped-def]
+        """Sum lanes 0-3 and lanes 4-7 of four times eight int32: both of `a`, both of `b`, ..."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            def added(x: Any, y: Any) -> Any:
+                even, odd = (
+                    _shuffle(builder, x, [i + at for i in (0, 2, 8, 10, 4, 6, 12, 14)], y)
+                    for at in (0, 1)
+                )
+                return builder.add(even, odd)
+
+            sums = added(added(*args[:2]), added(*args[2:]))
+            return _shuffle(builder, sums, [0, 4, 1, 5, 2, 6, 3, 7])
+
+        return INTS(INTS, INTS, INTS, INTS), build
 
     @intrinsic
     def turn_fours(_context, a, b, c, d):  # type: ignore[no-untyped-def]
@@ -601,6 +619,7 @@ else:
     store_low_bytes = store_low_shorts = repeat_bytes = repeat_shorts = repeat_floats = jit
     spread_shorts = mix_quads = turn_pairs = turn_quads = turn_fours = eight_halves = jit
     four_pairs = four_halves = spread_halves = spread_half = spread = totals = pair_totals = jit
+    turned_sums = jit
     lane = turned = rounded = larger = low_nibbles = high_nibbles = nibble = signed_byte = jit
     dot_shorts = dot_pairs = magnitudes = with_signs = to_floats = float_nibbles = float_bytes = jit
 
