@@ -169,6 +169,8 @@ async def attack(port: int, count: int) -> dict:
         answer = b""
         async with gate:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            # Read from the start: who is hung up on while still sending would lose the answer.
+            reading = asyncio.create_task(reader.read(1000))
             with contextlib.suppress(ConnectionError):
                 for piece in pieces:
                     writer.write(piece)
@@ -177,7 +179,7 @@ async def attack(port: int, count: int) -> dict:
                         await asyncio.sleep(0.5)
             try:
                 with contextlib.suppress(ConnectionError):
-                    answer = await asyncio.wait_for(reader.read(1000), 60)
+                    answer = await asyncio.wait_for(reading, 60)
             except TimeoutError:
                 errors.append(f"{kind}: nothing came, and nobody hung up")
             writer.close()
