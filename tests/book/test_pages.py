@@ -151,6 +151,12 @@ def test_faint_text_is_found(visit, style, found):
     assert page.evaluate(FAINT_TEXT) == found
 
 
+def test_faint_text_is_found_in_a_shadow_tree(visit):
+    page = visit("<main style='opacity: 0.4'><p></p></main>").page
+    page.evaluate("document.querySelector('p').attachShadow({mode: 'open'}).innerHTML = '<b>x</b>'")
+    assert page.evaluate(FAINT_TEXT) == ["2.85 x"]
+
+
 def show(page, theme: str) -> None:
     """Turn a page light or dark, as its reader's system would, and wait until nothing fades."""
     page.emulate_media(color_scheme=theme)
@@ -209,20 +215,23 @@ SILENT_PICTURES = """() => {
 FAINT_TEXT = """() => {
   const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
   const over = ([r, g, b, a = 1], under) => [r, g, b].map((c, i) => a * c + (1 - a) * under[i]);
+  const up = e => e.parentElement ?? e.getRootNode().host; // explorers are shadow trees
   const paper = numbers(getComputedStyle(document.body).backgroundColor);
   const ground = e => !e ? over(paper[3] === 0 ? [255, 255, 255] : paper, [255, 255, 255])
-    : (c => c[3] === 0 ? ground(e.parentElement) : over(c, ground(e.parentElement)))(
+    : (c => c[3] === 0 ? ground(up(e)) : over(c, ground(up(e))))(
       numbers(getComputedStyle(e).backgroundColor));
-  const solid = e => e ? getComputedStyle(e).opacity * solid(e.parentElement) : 1;
+  const solid = e => e ? getComputedStyle(e).opacity * solid(up(e)) : 1;
   const light = c => c.map(v => v / 255)
     .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
     .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
   const found = new Set(), seen = new Set();
-  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (texts.nextNode()) {
-    const e = texts.currentNode.parentElement;
-    const words = texts.currentNode.data.trim();
-    if (!words || seen.has(e) || e.closest("svg, script, style, :disabled, [aria-disabled=true]")
+  const texts = root => [...root.querySelectorAll("*")].flatMap(e => [
+    ...[...e.childNodes].filter(n => n.nodeType === Node.TEXT_NODE),
+    ...(e.shadowRoot ? texts(e.shadowRoot) : [])]);
+  for (const text of texts(document)) {
+    const e = text.parentElement, words = text.data.trim();
+    if (!words || !e || seen.has(e)
+      || e.closest("svg, script, style, :disabled, [aria-disabled=true]")
       || !e.checkVisibility({ visibilityProperty: true }) || e.getBoundingClientRect().width < 2)
       continue;
     seen.add(e);

@@ -90,6 +90,15 @@ def test_explorers_load_without_torch_or_ipython():
 
 # In a browser
 
+#: An animation may be over before a slow test looks at it.
+KEEP_STATES = """() => {
+  const node = document.querySelector('[data-explorer]').shadowRoot.querySelector('.player');
+  window.states = [];
+  new MutationObserver(() => states.push(
+    [node.dataset.playing, node.querySelector('button').getAttribute('aria-label')]
+  )).observe(node, { attributeFilter: ['data-playing'] });
+}"""
+
 AT_THE_END = """() => document.querySelector('[data-explorer]').shadowRoot
   .querySelector('.player input').value === '1000'"""
 
@@ -157,8 +166,10 @@ def test_an_animation_plays_by_itself_pauses_and_can_be_scrubbed(probe, visit):
     assert page.locator("output.out").inner_text() == "0"
     moment.press("ArrowRight")
     assert page.locator("output.out").inner_text() == "0.001"
+    page.evaluate(KEEP_STATES)
     moment.press("Space")
     page.wait_for_function(AT_THE_END)
+    assert page.evaluate("states") == [["true", "Pause"], ["false", "Play again"]]
 
 
 def test_a_hand_that_comes_before_it_starts_keeps_it_from_starting(probe, visit):
