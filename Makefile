@@ -42,7 +42,7 @@ notebooks: $(VENV)/.test $(VENV)/.model
 	INFERLAB_HURRY=1 $(BIN)/pytest --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks
 
 browser-tests: $(VENV)/.test
-	$(BIN)/pytest -n 2 -m browser
+	$(BIN)/pytest -n 2 -m "browser and not slow"
 
 serve: $(VENV)/.test $(VENV)/.model ## Serve SmolLM2, and the page where you press Enter
 	$(BIN)/inferlab serve

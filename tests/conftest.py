@@ -23,8 +23,9 @@ CHROMIUM_ARGS = [
     "--disable-component-update",
     "--disable-sync",
     "--no-first-run",
+    "--font-render-hinting=none",  # letters as wide as on a screen
 ]
-INSTALL = "no Chromium found: apt-get install chromium, or set $CHROMIUM"
+INSTALL = "no Chromium found: apt-get install chromium-headless-shell, or set $CHROMIUM"
 
 
 @dataclass
@@ -39,7 +40,8 @@ def chromium() -> str | None:
     """Return the browser to use: $CHROMIUM, one on the PATH, or None for Playwright's own."""
     if named := os.environ.get("CHROMIUM"):
         return named
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    shell = "chromium-headless-shell"  # without windows, which is twice as fast
+    names = (shell, "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
     return next((found for name in names if (found := shutil.which(name))), None)
 
 

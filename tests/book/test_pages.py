@@ -161,8 +161,18 @@ def show(page, theme: str) -> None:
     """Turn a page light or dark, as its reader's system would, and wait until nothing fades."""
     page.emulate_media(color_scheme=theme)
     page.wait_for_function(f"document.documentElement.dataset.theme === '{theme}'")
-    page.wait_for_timeout(700)
+    page.evaluate(
+        "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    )
+    page.wait_for_function(STILL)
 
+
+#: Whether no colour fades any more, in shadow trees neither.
+STILL = """() => {
+  const trees = root => [root, ...[...root.querySelectorAll("*")]
+    .flatMap(e => e.shadowRoot ? trees(e.shadowRoot) : [])];
+  return trees(document).every(tree =>
+    tree.getAnimations().every(each => !(each instanceof CSSTransition))) }"""
 
 #: What axe needs ten seconds a page for; `FAINT_TEXT` sees most of it.
 COLOUR_RULES = ("color-contrast", "link-in-text-block")
