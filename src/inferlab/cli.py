@@ -75,7 +75,10 @@ Quantize = Annotated[
     typer.Option(help="q8 or q4 rounds float weights, none widens all; left out, as stored."),
 ]
 Activations = Annotated[
-    str, typer.Option(help="int8 or float32 where a CPU meets quantised weights; auto is int8.")
+    str,
+    typer.Option(
+        help="int8 (before weights of 8 bits int16) or float32 where a CPU meets quantised weights."
+    ),
 ]
 Dtype = Annotated[str, typer.Option(help="fp32, bf16 or fp16; auto is the device's own.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda; auto takes a GPU if there is one.")]

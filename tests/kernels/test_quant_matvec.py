@@ -14,7 +14,7 @@ from tensors import draw, guarded
 
 from inferlab.errors import InferlabError
 from inferlab.kernels import backends, ops, reference
-from inferlab.kernels.quantised import FORMATS, Quantised, quantise
+from inferlab.kernels.quantised import FORMATS, FOUR_BITS, Quantised, quantise
 from inferlab.kernels.reference import rms_ratio
 
 needs_numba = pytest.mark.skipif(not backends.has_numba(), reason="numba is not here")
@@ -30,10 +30,18 @@ WAYS = pytest.mark.parametrize(
 )
 
 
-def met(x, activations):
-    """What the weights meet: x, or each half of its blocks in int8 in a multiple of their steps."""
+def met(x, activations, format):
+    """What weights meet: x, or rounded to int16, or for nibbles to int8.
+
+    Then each half of a block is rounded in a multiple of the steps of the block.
+    """
     if activations != "int8":
         return x
+    if format not in FOUR_BITS:
+        blocks = x.unflatten(1, (-1, 32))
+        highest = blocks.abs().amax(2, keepdim=True)
+        codes = torch.round(blocks * torch.where(highest > 0, 32767 / highest, 0))
+        return (codes.double() * (highest.double() / 32767)).flatten(1)
     blocks = x.unflatten(1, (-1, 2, 2, 8))  # a half is elements 0-7 and 16-23, or the others
     most = blocks.abs().amax((2, 4), keepdim=True)
     highest = most.amax(3, keepdim=True)
@@ -63,10 +71,10 @@ def test_a_product_is_that_of_the_widened_matrix(backend, activations, format, c
     got = ops.quant_matvec(
         weight, x, bias, residual, backend=backend, activations=activations, threads=2
     )
-    right = reference.quant_matvec(weight, met(x, activations), bias, residual)
+    right = reference.quant_matvec(weight, met(x, activations, format), bias, residual)
     assert rms_ratio(got, right) < EXACT
     got = ops.quant_matvec(weight, x, backend=backend, activations=activations)
-    assert rms_ratio(got, reference.quant_matvec(weight, met(x, activations))) < EXACT
+    assert rms_ratio(got, reference.quant_matvec(weight, met(x, activations, format))) < EXACT
     if rows > 100:  # of a few numbers all may lie near zero
         assert rms_ratio(got, reference.quant_matvec(weight, x)) < LIMITS[activations]
 
@@ -78,7 +86,8 @@ def test_swiglu(backend, activations, formats, rows, columns):
     gate, up = (guarded(quantise(draw(rows, columns), f)) for f in formats)
     x = draw(2, columns) / columns**0.5
     got = ops.quant_swiglu(gate, up, x, backend=backend, activations=activations, threads=2)
-    assert rms_ratio(got, reference.quant_swiglu(gate, up, met(x, activations))) < EXACT
+    g, u = (reference.quant_matvec(w, met(x, activations, w.format)) for w in (gate, up))
+    assert rms_ratio(got, g / (1 + np.exp(-g)) * u) < EXACT
 
 
 @pytest.mark.slow
@@ -113,7 +122,7 @@ def test_awkward_values(backend, activations, format):
     x[0, 64:96] *= 1e-30
     x[1, :32] *= 1e20
     got = ops.quant_matvec(weight, x, backend=backend, activations=activations)
-    right = reference.quant_matvec(weight, met(x, activations))
+    right = reference.quant_matvec(weight, met(x, activations, format))
     for row in range(2):
         assert rms_ratio(got[row], right[row]) < EXACT
 
@@ -195,7 +204,8 @@ def test_packing_keeps_values_to_half_a_step():
     x[2] = 0
     x[3, 4], x[3, 30] = 1e4, 1e-3  # an outlier, which the other half need not suffer from
     out = np.zeros(quant_dot.packed_bytes(x.numel()), np.uint8)
-    quant_dot.pack(x.data_ptr(), x.numel(), 0, out.ctypes.data)
+    ways = quant_dot.INT8 | quant_dot.INT16
+    quant_dot.pack(x.data_ptr(), x.numel(), ways, out.ctypes.data)
     pairs = out[: 3 * quant_dot.PAIR_BYTES].reshape(3, quant_dot.PAIR_BYTES)
     # Of a pair: half, elements 0-15 or 16-31, which four of eight, block, one of the four.
     codes = pairs[:, :64].view(np.int8).reshape(3, 2, 2, 2, 2, 4)
@@ -217,6 +227,12 @@ def test_packing_keeps_values_to_half_a_step():
     assert np.abs(codes).reshape(6, -1).max(1).tolist() == [127, 127, 0, 127, 127, 0]
     assert size[3, 0, 1] < size[3, 0, 0] / 20
     np.testing.assert_allclose(sums[:5], kept.reshape(5, 32).sum(1), rtol=1e-5, atol=1e-3)
+
+    shorts = out[3 * quant_dot.PAIR_BYTES :].reshape(6, quant_dot.SHORTS_BYTES)[:5]
+    codes = shorts[:, :64].view(np.int16).astype(np.float32)
+    step = shorts[:, 64:68].view(np.float32)
+    assert (np.abs(codes * step - x.numpy()) <= step / 2 * (1 + 1e-3)).all()
+    assert np.abs(codes).max(1).tolist() == [32767, 32767, 0, 32767, 32767]
 
 
 _ELSEWHERE = """

@@ -20,7 +20,10 @@ from inferlab.model.transformer import Layer, Matrix, Transformer
 MAX_BATCH = 16
 """Rows of a decode step; with more, a matrix product in torch is the better tool."""
 ACTIVATIONS = ("auto", "int8", "float32")
-"""How vectors meet quantised matrices; auto is int8. Matrices of float32 see them as they are."""
+"""How vectors meet quantised matrices; auto is int8, which before weights of 8 bits means int16.
+
+Matrices of float32 see them as they are.
+"""
 
 _compiled = threading.Event()
 _failure: list[Exception] = []
@@ -93,7 +96,7 @@ class CpuDecoder:
     Reads the transformer's own tensors and writes the memory's pages. Any cache over the same
     memory may take a step (`serves`), with up to 16 rows; a torch pass may come before or after
     it. `threads` defaults to one a physical core. Quantised matrices meet their
-    inputs rounded to int8, a scale for each 16 of them; with `activations` "float32", unrounded.
+    inputs rounded (`kernels.cpu.quant_dot`); with `activations` "float32", unrounded.
     """
 
     def __init__(
@@ -147,7 +150,6 @@ class CpuDecoder:
         step["layer_bytes"] = cpu_step.layer_bytes(first, MAX_BATCH, size, splits)
         step["own_bytes"] = cpu_step.own_bytes(first, MAX_BATCH, size)
         step["packed_bytes"] = cpu_step.most_packed(first)
-        step["exact"] = self._exact
         self._phases = cpu_step.phases_bytes(self._layers, step["head"][0])
         desks = self._desks_bytes(MAX_BATCH, cache.capacity)
         x = torch.empty(MAX_BATCH, config.hidden)

@@ -66,7 +66,6 @@ STEP = np.dtype(
         ("pairs", "i8"),
         ("eps", "f4"),
         ("scale", "f4"),
-        ("exact", "i8"),  # how quantised matrices meet vectors; see `quant_dot`
         ("embedding", MATRIX),
         ("norm", "i8"),
         ("head", MATRIX),
@@ -235,8 +234,7 @@ def decode_step(me, step, layers, lengths, table, ids):  # type: ignore[no-untyp
         here += s.layer_bytes
 
         rms_norm(x.data, x.stride, layer.attn_norm, hidden, s.eps, normed.data, batch)
-        if layer.q.bits or layer.k.bits or layer.v.bits:
-            pack_all(normed, hidden, s.exact, batch)
+        pack_all(normed, hidden, layer.q.meets | layer.k.meets | layer.v.meets, batch)
         to_k = pieces_of(layer.q)
         to_v = to_k + pieces_of(layer.k)
         pieces = to_v + pieces_of(layer.v)
@@ -263,20 +261,17 @@ def decode_step(me, step, layers, lengths, table, ids):  # type: ignore[no-untyp
                 merge_splits(
                     parts + row * s.splits * (size + 2) * 4, count, size, own + row * size * 4
                 )
-        if layer.o.bits:
-            pack_all(mixed, q_size, s.exact, batch)
+        pack_all(mixed, q_size, layer.o.meets, batch)
         matvec(layer.o, mixed, x, attended, batch, desk, me, beginning(layer.gate, me))
         desk += _desk_bytes(pieces_of(layer.o))
 
         rms_norm(attended.data, hidden * 4, layer.mlp_norm, hidden, s.eps, normed.data, batch)
-        if layer.gate.bits or layer.up.bits:
-            pack_all(normed, hidden, s.exact, batch)
+        pack_all(normed, hidden, layer.gate.meets | layer.up.meets, batch)
         ahead = beginning(layer.down, me)
         swiglu(layer.gate, layer.up, normed, act, products, batch, desk, me, ahead)
         desk += _desk_bytes(pieces_of(layer.gate))
 
-        if layer.down.bits:
-            pack_all(act, ffn, s.exact, batch)
+        pack_all(act, ffn, layer.down.meets, batch)
         if index + 1 < layers.shape[0]:
             ahead = beginning(layers[index + 1].q, me)
         else:
@@ -286,8 +281,7 @@ def decode_step(me, step, layers, lengths, table, ids):  # type: ignore[no-untyp
         x = after
 
     rms_norm(x.data, x.stride, s.norm, hidden, s.eps, normed.data, batch)
-    if s.head.bits:
-        pack_all(normed, hidden, s.exact, batch)
+    pack_all(normed, hidden, s.head.meets, batch)
     matvec(s.head, normed, none, Rows(s.logits, s.head.rows * 4), batch, desk, me, NOTHING)
 
 

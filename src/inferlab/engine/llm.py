@@ -142,9 +142,9 @@ class LLM:
         where it has that, float16 where not. `kernels` auto decodes by the SIMD kernels on a CPU
         in float32 and by Triton's on a GPU, else by torch; triton on a CPU is its interpreter.
         `quantize` is None for weights as they are stored, none, q8 or q4 (`Checkpoint.load`).
-        Where the SIMD kernels meet quantised weights they round `activations` (auto), in a decode
-        step to int8 with a scale for each 16 and in a prompt to int16 with one for each 32, or
-        leave them float32.
+        Where the SIMD kernels meet quantised weights they round `activations` (auto), to int16
+        with a scale for each 32, or in a decode step and before weights of 4 bits to int8 with one
+        for each 16; or leave them float32.
         Without numba torch widens quantised weights in each step, at half the speed of float32
         ones: there "none" trades memory for time.
         With a `group` this process reads and holds its part alone, and decodes by torch.

@@ -3,8 +3,9 @@
 import { calm, h } from "./dom.js";
 
 // Starts by itself when it comes into view, once, unless a hand was there first, and never for
-// readers who ask for less motion: they see the state at `rest` and can scrub. Arrow keys move the scrubber, from stop to stop where
-// `stops` lists moments, and space plays or pauses. `seconds` may be a function: a change of pace.
+// readers who ask for less motion: they see the state at `rest` and can scrub. Arrow keys move the
+// scrubber, from stop to stop where `stops` lists moments, and space plays or pauses. `seconds` may
+// be a function: a change of pace.
 export function player({ seconds, draw, label, rest = 1, loop = false, autoplay = true, format, stops }) {
   let t = 0;
   let frame = 0;

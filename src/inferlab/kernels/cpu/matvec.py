@@ -33,7 +33,7 @@ MATRIX = np.dtype(
         ("chunk", "i8"),  # rows that a thread takes at a time, a multiple of four
         # The rest for quantised weights only; see `quant_dot`.
         ("bits", "i8"),  # 4 or 8; 0 for float32
-        ("exact", "i8"),  # 1 to meet float32 vectors, 0 to meet int8 ones
+        ("meets", "i8"),  # how vectors are packed for it: FLOAT32, INT8 or INT16
         ("scales", "i8"),  # address of the first row's float16 scales
         ("mins", "i8"),  # the same for mins
         ("scale_stride", "i8"),  # bytes from row to row of both
@@ -72,7 +72,7 @@ class Inputs(NamedTuple):
 def matrix(weight: Tensor | Quantised, bias: Tensor | None = None, *, exact: bool = False) -> Any:
     """Return the `MATRIX` of weights that stay where they are: float32, or quantised.
 
-    Each plane must be dense in its last dimension. `exact` says how vectors will be packed.
+    Each plane must be dense in its last dimension. `exact`: quantised weights meet float32 vectors.
     """
     m = np.zeros(1, MATRIX)[0]
     codes = weight if isinstance(weight, Tensor) else weight.weights
@@ -80,7 +80,9 @@ def matrix(weight: Tensor | Quantised, bias: Tensor | None = None, *, exact: boo
     m["stride"] = codes.stride(0) * codes.element_size()
     m["bias"] = 0 if bias is None else bias.data_ptr()
     if isinstance(weight, Quantised):
-        m["bits"], m["exact"] = 4 if weight.format in FOUR_BITS else 8, exact
+        four = weight.format in FOUR_BITS
+        m["bits"], rounded = (4, quant_dot.INT8) if four else (8, quant_dot.INT16)
+        m["meets"] = quant_dot.FLOAT32 if exact else rounded
         if weight.format == ROW_SCALED:
             m["scales"], m["row_scales"] = _ONES.ctypes.data, weight.scales.data_ptr()
             m["row_scale_step"] = weight.scales.stride(0) * 4
@@ -215,7 +217,7 @@ def matvec_chunk(m, first, end, x, residual, y, batch):  # type: ignore[no-untyp
                 before += b * residual.stride
                 if m.bits:
                     packed = x.packed + b * x.packed_stride
-                    if b + 3 < stop and not m.exact:
+                    if b + 3 < stop and m.meets != quant_dot.FLOAT32:
                         four = quant_dot.dot4_by4(m, (r0, r1, r2, r3), packed, x.packed_stride)
                         _put_lanes(m, four[0], r0, quarter, last, before, out)
                         before, out = before + residual.stride, out + y.stride
@@ -301,10 +303,11 @@ def swiglu(gate, up, x, y, own, batch, desk, me, ahead):  # type: ignore[no-unty
 
 
 @jit
-def pack_all(x, columns, exact, batch):  # type: ignore[no-untyped-def]
-    """Pack every vector of the batch for quantised matrices."""
-    for b in range(batch):
-        quant_dot.pack(x.data + b * x.stride, columns, exact, x.packed + b * x.packed_stride)
+def pack_all(x, columns, ways, batch):  # type: ignore[no-untyped-def]
+    """Pack every vector of the batch for all matrices that it `meets`."""
+    if ways:
+        for b in range(batch):
+            quant_dot.pack(x.data + b * x.stride, columns, ways, x.packed + b * x.packed_stride)
 
 
 @jit
@@ -341,7 +344,7 @@ def _inputs(x: Tensor, matrices: Any) -> tuple[Inputs, Any]:
         return Inputs(*_rows(x), 0, 0), None
     packed = np.empty((x.shape[0], quant_dot.packed_bytes(x.shape[1])), np.uint8)
     inputs = Inputs(*_rows(x), packed.ctypes.data, packed.strides[0])
-    pack_all(inputs, x.shape[1], int(matrices["exact"].max()), x.shape[0])
+    pack_all(inputs, x.shape[1], int(np.bitwise_or.reduce(matrices["meets"])), x.shape[0])
     return inputs, packed
 
 
@@ -357,7 +360,7 @@ def launch(
 ) -> Tensor:
     """Fill `out` [B, N] with x weight^T + bias + residual; float32 tensors on a CPU.
 
-    Quantised weights meet x rounded to int8, or with `exact` x as it is.
+    Quantised weights meet x rounded (`quant_dot`), or with `exact` x as it is.
     """
     m = np.array([matrix(weight, bias, exact=exact)])
     inputs, _packed = _inputs(x, m)

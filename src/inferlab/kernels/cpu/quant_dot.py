@@ -2,19 +2,24 @@
 
 Formats and planes are those of `kernels.quantised`. With weights scale * code + min, a block of 32
 adds scale * sum(code * x) + min * sum(x): the sums over whole numbers are where the work is.
-A vector is packed once and then meets every row of a matrix, in one of two ways:
+A vector is packed once and then meets every row of a matrix, in one of three ways:
 
-- int8 (`exact` 0): each block of x has a step of its own, and each half of it (elements 0-7 and
-  16-23, or the others) is rounded to 8 bits in a whole number of them, up to `MOST_STEPS`. Into
-  `down` SwiGLU sends outliers, and each then coarsens 16 elements instead of 32; to bring both
+- int8 (`INT8`), for nibbles: each block of x has a step of its own, and each half of it (elements
+  0-7 and 16-23, or the others) is rounded to 8 bits in a whole number of them, up to `MOST_STEPS`.
+  Into `down` SwiGLU sends outliers, and each then coarsens 16 elements instead of 32; to bring both
   halves together costs next to nothing, since their sums are multiplied by whole numbers anyway. A
   pair of blocks A, B takes `PAIR_BYTES`: four elements of A, four of B, and so on, as int8, the
   first halves before the others; the step of A, of B, as float32; the sums of both; and as int16
   how many steps the first halves are rounded in, twice that of A, twice that of B, and the others.
   A vector that comes alone meets nibbles in the order in which they unpack, and so the same is
   written again: elements 0-15 of A, of B, then 16-31; four times the steps of each half of A, of B.
-- float32 (`exact` 1): a block takes `BLOCK_BYTES`: its 32 float32, and an eighth of their sum for
-  each lane.
+- int16 (`INT16`), for bytes: products of two bytes overflow the sums of the fast instruction, and
+  without it more bits cost nothing. A block takes `SHORTS_BYTES`: its 32 int16 and, as float32,
+  their step; what is left keeps the next block on a border of the cache.
+- float32 (`FLOAT32`), for both: a block takes `BLOCK_BYTES`: its 32 float32, and an eighth of
+  their sum for each lane.
+
+Where matrices of both kinds meet a vector, the int16 blocks stand behind the int8 ones.
 """
 
 from __future__ import annotations
@@ -37,8 +42,6 @@ from inferlab.kernels.cpu.vector import (
     load_floats,
     load_shorts,
     low_nibbles,
-    magnitudes,
-    mix_quads,
     pair_totals,
     repeat_bytes,
     repeat_floats,
@@ -46,9 +49,9 @@ from inferlab.kernels.cpu.vector import (
     rounded,
     spread,
     spread_half,
-    spread_halves,
     store_floats,
     store_low_bytes,
+    store_low_shorts,
     to_floats,
     total,
     totals,
@@ -56,53 +59,86 @@ from inferlab.kernels.cpu.vector import (
     turn_pairs,
     turned,
     turned_sums,
-    with_signs,
+    wide_bytes,
 )
 
 BLOCK = 32
+FLOAT32, INT8, INT16 = 1, 2, 4
+"""How vectors meet a matrix; a sum of them says how a vector is packed that meets several."""
 PAIR_BYTES = 192
+SHORTS_BYTES = 96
+BLOCK_BYTES = 160
 MOST_STEPS = 255
+HIGHEST = 32767
 _TWICE = 0x10001  # times an int16: the same number twice
 _FOUR_TIMES = 0x1000100010001
-BLOCK_BYTES = 160
 
 
 def packed_bytes(columns: int) -> int:
-    """Return the bytes that a vector of `columns` elements takes when packed, either way."""
-    return columns // BLOCK * BLOCK_BYTES + PAIR_BYTES
+    """Return the bytes that a vector of `columns` elements takes when packed, in whatever way."""
+    return (columns // BLOCK + 1) // 2 * (PAIR_BYTES + 2 * SHORTS_BYTES)
+
+
+@part
+def _shorts_at(columns):  # type: ignore[no-untyped-def]
+    """Where a packed vector's int16 begin."""
+    return (columns // BLOCK + 1) // 2 * PAIR_BYTES
 
 
 @jit
-def pack(x, columns, exact, out):  # type: ignore[no-untyped-def]
+def pack(x, columns, ways, out):  # type: ignore[no-untyped-def]
     """Pack the `columns` float32 at `x`, a multiple of 32, to `packed_bytes` at `out`."""
     blocks = columns // BLOCK
-    if exact:
+    if ways & FLOAT32:
         for block in range(blocks):
-            here, there = x + block * 128, out + block * BLOCK_BYTES
-            a, b, c, d = four(here)
-            store_floats(there, a)
-            store_floats(there + 32, b)
-            store_floats(there + 64, c)
-            store_floats(there + 96, d)
-            store_floats(there + 128, spread(total(a + b + c + d) * float32(0.125)))
-        return
-    for pair in range((blocks + 1) // 2):
-        here, there = x + pair * 256, out + pair * PAIR_BYTES
-        step, sum, first, others = _pack_block(here, there, there + 96)
-        if 2 * pair + 1 < blocks:
-            step1, sum1, first1, others1 = _pack_block(here + 128, there + 4, there + 112)
-        else:
-            step1 = sum1 = float32(0)
-            first1 = others1 = 0
-            nothing = rounded(spread(float32(0)))
-            for at in range(4, 64, 16):
-                store_low_bytes(there + at, nothing, 8)
-        numbers, steps = floats(there + 64, 4), longs(there + 80, 2)
-        numbers[0], numbers[1], numbers[2], numbers[3] = step, step1, sum, sum1
-        steps[0], steps[1] = _TWICE * (first + (first1 << 32)), _TWICE * (others + (others1 << 32))
-        steps = longs(there + 160, 4)
-        steps[0], steps[1] = _FOUR_TIMES * first, _FOUR_TIMES * others
-        steps[2], steps[3] = _FOUR_TIMES * first1, _FOUR_TIMES * others1
+            _pack_floats(x + block * 128, out + block * BLOCK_BYTES)
+    if ways & INT16:
+        for block in range(blocks):
+            _pack_shorts(x + block * 128, out + _shorts_at(columns) + block * SHORTS_BYTES)
+    if ways & INT8:
+        for pair in range((blocks + 1) // 2):
+            whole = 2 * pair + 1 < blocks
+            _pack_pair(x + pair * 256, whole, out + pair * PAIR_BYTES)
+
+
+@part
+def _pack_floats(x, to):  # type: ignore[no-untyped-def]
+    a, b, c, d = four(x)
+    store_floats(to, a)
+    store_floats(to + 32, b)
+    store_floats(to + 64, c)
+    store_floats(to + 96, d)
+    store_floats(to + 128, spread(total(a + b + c + d) * float32(0.125)))
+
+
+@part
+def _pack_shorts(x, to):  # type: ignore[no-untyped-def]
+    p, q, r, s, step = to_shorts(x)
+    store_low_shorts(to, p)
+    store_low_shorts(to + 16, q)
+    store_low_shorts(to + 32, r)
+    store_low_shorts(to + 48, s)
+    floats(to + 64, 1)[0] = step
+
+
+@part
+def _pack_pair(x, whole, to):  # type: ignore[no-untyped-def]
+    """Pack two blocks as int8, or where not `whole` one, and zeros."""
+    step, sum, first, others = _pack_block(x, to, to + 96)
+    if whole:
+        step1, sum1, first1, others1 = _pack_block(x + 128, to + 4, to + 112)
+    else:
+        step1 = sum1 = float32(0)
+        first1 = others1 = 0
+        nothing = rounded(spread(float32(0)))
+        for at in range(4, 64, 16):
+            store_low_bytes(to + at, nothing, 8)
+    numbers, steps = floats(to + 64, 4), longs(to + 80, 2)
+    numbers[0], numbers[1], numbers[2], numbers[3] = step, step1, sum, sum1
+    steps[0], steps[1] = _TWICE * (first + (first1 << 32)), _TWICE * (others + (others1 << 32))
+    steps = longs(to + 160, 4)
+    steps[0], steps[1] = _FOUR_TIMES * first, _FOUR_TIMES * others
+    steps[2], steps[3] = _FOUR_TIMES * first1, _FOUR_TIMES * others1
 
 
 @part
@@ -122,6 +158,16 @@ def _most(found):  # type: ignore[no-untyped-def]
 def largest(a, b, c, d):  # type: ignore[no-untyped-def]
     """Return the largest magnitude of 32 float32; NaN if one is."""
     return _most(larger(larger(a, b), larger(c, d)))
+
+
+@part
+def to_shorts(x):  # type: ignore[no-untyped-def]
+    """Round the 32 float32 of a block to 16 bits: four times eight int32, and their step."""
+    a, b, c, d = four(x)
+    highest = largest(a, b, c, d)
+    up = spread(float32(HIGHEST) / highest if highest > 0 else float32(0))
+    p, q, r, s = rounded(a * up), rounded(b * up), rounded(c * up), rounded(d * up)
+    return p, q, r, s, highest / float32(HIGHEST)
 
 
 @part
@@ -249,48 +295,26 @@ def nibbles4_by4(weights, scales, mins, times, x, stride, blocks):  # type: igno
 
 
 @part
-def _bytes(sum, w, scale, x):  # type: ignore[no-untyped-def]
-    """Add a pair of blocks of one row, the first halves and the others, and one vector.
-
-    A factor's sign moves to the other one: the product of bytes takes one of them unsigned.
-    """
-    first = dot_pairs(magnitudes(w[0]), with_signs(load_bytes(x), w[0]))
-    others = dot_pairs(magnitudes(w[1]), with_signs(load_bytes(x + 32), w[1]))
-    codes = dot_shorts(first, repeat_shorts(x + 80)) + dot_shorts(others, repeat_shorts(x + 88))
-    return sum + to_floats(codes) * (scale * repeat_floats(x + 64))
-
-
-@part
-def _pair(w):  # type: ignore[no-untyped-def]
-    return mix_quads(load_bytes(w), load_bytes(w + 32))
-
-
-@part
-def _last(w):  # type: ignore[no-untyped-def]
-    last = load_bytes(w)
-    return mix_quads(last, last)  # the second one meets zeros
+def _bytes(sum, low, high, scale, x):  # type: ignore[no-untyped-def]
+    """Add a block of one row, in its halves, and one vector."""
+    codes = dot_shorts(low, load_shorts(x)) + dot_shorts(high, load_shorts(x + 32))
+    return sum + to_floats(codes) * (scale * spread(floats(x + 64, 1)[0]))
 
 
 @part
 def bytes4(weights, scales, step, x, blocks):  # type: ignore[no-untyped-def]
-    """Dot products of four rows of bytes with an int8 vector.
+    """Dot products of four rows of bytes with an int16 vector.
 
     Addresses of each row's weights and scales; `step` bytes from scale to scale.
     """
     (w0, w1, w2, w3), (s0, s1, s2, s3) = weights, scales
     sum0 = sum1 = sum2 = sum3 = spread(float32(0))
-    for pair in range(blocks // 2):
-        w, s, here = pair * 64, pair * 2 * step, x + pair * PAIR_BYTES
-        sum0 = _bytes(sum0, _pair(w0 + w), spread_halves(s0 + s), here)
-        sum1 = _bytes(sum1, _pair(w1 + w), spread_halves(s1 + s), here)
-        sum2 = _bytes(sum2, _pair(w2 + w), spread_halves(s2 + s), here)
-        sum3 = _bytes(sum3, _pair(w3 + w), spread_halves(s3 + s), here)
-    if blocks % 2:
-        w, s, here = blocks // 2 * 64, blocks // 2 * 2 * step, x + blocks // 2 * PAIR_BYTES
-        sum0 = _bytes(sum0, _last(w0 + w), spread_half(s0 + s, 8), here)
-        sum1 = _bytes(sum1, _last(w1 + w), spread_half(s1 + s, 8), here)
-        sum2 = _bytes(sum2, _last(w2 + w), spread_half(s2 + s, 8), here)
-        sum3 = _bytes(sum3, _last(w3 + w), spread_half(s3 + s, 8), here)
+    for block in range(blocks):
+        w, h, s, here = block * 32, block * 32 + 16, block * step, x + block * SHORTS_BYTES
+        sum0 = _bytes(sum0, wide_bytes(w0 + w), wide_bytes(w0 + h), spread_half(s0 + s), here)
+        sum1 = _bytes(sum1, wide_bytes(w1 + w), wide_bytes(w1 + h), spread_half(s1 + s), here)
+        sum2 = _bytes(sum2, wide_bytes(w2 + w), wide_bytes(w2 + h), spread_half(s2 + s), here)
+        sum3 = _bytes(sum3, wide_bytes(w3 + w), wide_bytes(w3 + h), spread_half(s3 + s), here)
     return totals(sum0, sum1, sum2, sum3)
 
 
@@ -299,21 +323,13 @@ def bytes_by4(w, s, step, x, stride, blocks):  # type: ignore[no-untyped-def]
     """Return what `bytes4` does for one row and four vectors, `stride` bytes apart."""
     x1, x2, x3 = x + stride, x + 2 * stride, x + 3 * stride
     sum0 = sum1 = sum2 = sum3 = spread(float32(0))
-    for pair in range(blocks // 2):
-        at, weights = pair * PAIR_BYTES, _pair(w + pair * 64)
-        scale = spread_halves(s + pair * 2 * step)
-        sum0 = _bytes(sum0, weights, scale, x + at)
-        sum1 = _bytes(sum1, weights, scale, x1 + at)
-        sum2 = _bytes(sum2, weights, scale, x2 + at)
-        sum3 = _bytes(sum3, weights, scale, x3 + at)
-    if blocks % 2:
-        pair = blocks // 2
-        at, weights = pair * PAIR_BYTES, _last(w + pair * 64)
-        scale = spread_half(s + pair * 2 * step, 8)
-        sum0 = _bytes(sum0, weights, scale, x + at)
-        sum1 = _bytes(sum1, weights, scale, x1 + at)
-        sum2 = _bytes(sum2, weights, scale, x2 + at)
-        sum3 = _bytes(sum3, weights, scale, x3 + at)
+    for block in range(blocks):
+        low, high = wide_bytes(w + block * 32), wide_bytes(w + block * 32 + 16)
+        scale, at = spread_half(s + block * step), block * SHORTS_BYTES
+        sum0 = _bytes(sum0, low, high, scale, x + at)
+        sum1 = _bytes(sum1, low, high, scale, x1 + at)
+        sum2 = _bytes(sum2, low, high, scale, x2 + at)
+        sum3 = _bytes(sum3, low, high, scale, x3 + at)
     return totals(sum0, sum1, sum2, sum3)
 
 
@@ -323,7 +339,7 @@ def _exact_nibbles(sum, w, s, m, part, x):  # type: ignore[no-untyped-def]
     codes = codes + float_nibbles(w + 8, False) * load_floats(x + 32)
     codes = codes + float_nibbles(w, True) * load_floats(x + 64)
     codes = codes + float_nibbles(w + 8, True) * load_floats(x + 96)
-    return sum + codes * spread_half(s, 8) + spread_half(m, 8) * part
+    return sum + codes * spread_half(s) + spread_half(m) * part
 
 
 @jit
@@ -347,7 +363,7 @@ def _exact_bytes(sum, w, s, x):  # type: ignore[no-untyped-def]
     codes = codes + float_bytes(w + 8) * load_floats(x + 32)
     codes = codes + float_bytes(w + 16) * load_floats(x + 64)
     codes = codes + float_bytes(w + 24) * load_floats(x + 96)
-    return sum + codes * spread_half(s, 8)
+    return sum + codes * spread_half(s)
 
 
 @jit
@@ -382,21 +398,22 @@ def dot4(m, rows, x):  # type: ignore[no-untyped-def]
     Four lanes, before the scales of whole rows that int8 has.
     """
     blocks, (weights, scales, mins) = m.columns // BLOCK, _planes(m, rows)
-    if m.bits == 4:
-        if m.exact:
-            return exact_nibbles4(weights, scales, mins, m.times, x, blocks)
+    if m.meets == INT8:
         return nibbles4(weights, scales, mins, m.times, x, blocks)
-    if m.exact:
-        return exact_bytes4(weights, scales, m.scale_step, x, blocks)
-    return bytes4(weights, scales, m.scale_step, x, blocks)
+    if m.meets == INT16:
+        return bytes4(weights, scales, m.scale_step, x + _shorts_at(m.columns), blocks)
+    if m.bits == 4:
+        return exact_nibbles4(weights, scales, mins, m.times, x, blocks)
+    return exact_bytes4(weights, scales, m.scale_step, x, blocks)
 
 
 @part
 def dot4_by4(m, rows, x, stride):  # type: ignore[no-untyped-def]
-    """Return what `dot4` does for each of four packed int8 vectors, `stride` bytes apart."""
+    """Return what `dot4` does for each of four packed vectors, `stride` bytes apart; no float32."""
     blocks, (weights, scales, mins) = m.columns // BLOCK, _planes(m, rows)
-    if m.bits == 4:
+    if m.meets == INT8:
         return nibbles4_by4(weights, scales, mins, m.times, x, stride, blocks)
+    x += _shorts_at(m.columns)
     return turn_fours(
         bytes_by4(weights[0], scales[0], m.scale_step, x, stride, blocks),
         bytes_by4(weights[1], scales[1], m.scale_step, x, stride, blocks),

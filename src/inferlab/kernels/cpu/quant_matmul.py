@@ -20,7 +20,7 @@ from torch import Tensor
 from inferlab.kernels.cpu import matvec
 from inferlab.kernels.cpu.jit import floats, jit, part
 from inferlab.kernels.cpu.matvec import MATRIX, Inputs, Rows, records
-from inferlab.kernels.cpu.quant_dot import BLOCK, four, largest
+from inferlab.kernels.cpu.quant_dot import BLOCK, to_shorts
 from inferlab.kernels.cpu.team import NOTHING, Me, desk, take, team, team_for
 from inferlab.kernels.cpu.vector import (
     dot_shorts,
@@ -28,13 +28,13 @@ from inferlab.kernels.cpu.vector import (
     load_floats,
     load_shorts,
     nibble,
-    rounded,
     signed_byte,
     spread,
     spread_shorts,
     store_floats,
     store_low_shorts,
     store_shorts,
+    swap_middle,
     to_floats,
     total,
     turn_quads,
@@ -43,7 +43,6 @@ from inferlab.kernels.quantised import PRODUCTS, Quantised
 
 PANEL = 16
 """Rows of a matrix that are unpacked together, and the fewest that it may have."""
-_HIGHEST = 32767
 _X_BLOCK = 2 * BLOCK + 8  # bytes of a packed block: its codes, scale, and sum
 _CODES = 2 * BLOCK * PANEL  # bytes of a panel for the codes of a block of columns
 _BLOCK = _CODES + 8 * PANEL  # and with its scales and mins
@@ -60,15 +59,12 @@ def pack(x, blocks, out):  # type: ignore[no-untyped-def]
     Of each four codes the middle two change places, as those of a panel do.
     """
     for block in range(blocks):
-        a, b, c, d = four(x + block * 4 * BLOCK)
-        to, highest = out + block * _X_BLOCK, largest(a, b, c, d)
-        scale = highest / float32(_HIGHEST)
-        up = spread(float32(_HIGHEST) / highest if highest > 0 else float32(0))
-        p, q, r, s = rounded(a * up), rounded(b * up), rounded(c * up), rounded(d * up)
-        store_low_shorts(to, p)
-        store_low_shorts(to + 16, q)
-        store_low_shorts(to + 32, r)
-        store_low_shorts(to + 48, s)
+        p, q, r, s, scale = to_shorts(x + block * 4 * BLOCK)
+        to = out + block * _X_BLOCK
+        store_low_shorts(to, swap_middle(p))
+        store_low_shorts(to + 16, swap_middle(q))
+        store_low_shorts(to + 32, swap_middle(r))
+        store_low_shorts(to + 48, swap_middle(s))
         two = floats(to + 2 * BLOCK, 2)
         two[0], two[1] = scale, scale * total(to_floats(p + q + r + s))
 

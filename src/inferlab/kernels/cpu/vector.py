@@ -115,6 +115,15 @@ if backends.has_numba():
         return SHORTS(_ADDRESS), build
 
     @intrinsic
+    def wide_bytes(_context, address):  # type: ignore[no-untyped-def]
+        """Read 16 signed bytes as int16."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return builder.sext(_read(builder, args[0], _ir("i8", 16)), _ir("i16", 16))
+
+        return SHORTS(_ADDRESS), build
+
+    @intrinsic
     def spread_shorts(_context, address):  # type: ignore[no-untyped-def]
         """Read two int16, eight times over."""
 
@@ -146,21 +155,6 @@ if backends.has_numba():
     def repeat_floats(_context, address):  # type: ignore[no-untyped-def]
         """Read two float32, four times over."""
         return _read_four_times(address, FLOATS)
-
-    @intrinsic
-    def mix_quads(_context, left, right):  # type: ignore[no-untyped-def]
-        """Four bytes of one, four of the other, and so on: two registers.
-
-        The first has the quads 0, 1, 4 and 5 of both, the second the others.
-        """
-        kind = types.UniTuple(BYTES, 2)
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            a, b = (builder.bitcast(arg, _ir("i32", 8)) for arg in args)
-            parts = [_shuffle(builder, a, [i + at for i in _MIXED], b) for at in (0, 2)]
-            return context.make_tuple(builder, kind, [_as_bytes(builder, p) for p in parts])
-
-        return kind(BYTES, BYTES), build
 
     @intrinsic
     def turn_pairs(_context, a, b, c, d, whole):  # type: ignore[no-untyped-def]
@@ -262,15 +256,23 @@ if backends.has_numba():
 
     @intrinsic
     def store_low_shorts(_context, address, value):  # type: ignore[no-untyped-def]
-        """Write the low half of each of eight int32, of each four in the order 0, 2, 1, 3."""
+        """Write the low half of each of eight int32."""
 
         def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
             low = builder.trunc(args[1], _ir("i16", 8))
-            low = _shuffle(builder, low, [0, 2, 1, 3, 4, 6, 5, 7])
             builder.store(low, builder.inttoptr(args[0], low.type.as_pointer()), align=2)
             return context.get_dummy_value()
 
         return types.void(_ADDRESS, INTS), build
+
+    @intrinsic
+    def swap_middle(_context, value):  # type: ignore[no-untyped-def]
+        """Put each four of eight int32 in the order 0, 2, 1, 3."""
+
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return _shuffle(builder, args[0], [0, 2, 1, 3, 4, 6, 5, 7])
+
+        return INTS(INTS), build
 
     # Scales: halves read, widened and spread over lanes.
 
@@ -391,27 +393,14 @@ if backends.has_numba():
         return kind(FOUR, FOUR, FOUR, FOUR), build
 
     @intrinsic
-    def spread_halves(_context, address):  # type: ignore[no-untyped-def]
-        """Read two float16, four times over."""
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            pair = _read(builder, args[0], _ir("i16", 2))
-            return _widen_halves(context, builder, _shuffle(builder, pair, [0, 1] * 4))
-
-        return FLOATS(_ADDRESS), build
-
-    @intrinsic
-    def spread_half(_context, address, lanes):  # type: ignore[no-untyped-def]
-        """Read one float16 into the lowest `lanes` (a literal 4 or 8); the others are zero."""
+    def spread_half(_context, address):  # type: ignore[no-untyped-def]
+        """Read one float16 into all lanes."""
 
         def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
             one = _read(builder, args[0], _ir("i16", 1))
-            zero = ir.Constant(one.type, None)
-            count = signature.args[1].literal_value
-            order = [0] * count + [1] * (8 - count)
-            return _widen_halves(context, builder, _shuffle(builder, one, order, zero))
+            return _widen_halves(context, builder, _shuffle(builder, one, [0] * 8))
 
-        return (FLOATS(_ADDRESS, lanes), build) if isinstance(lanes, types.Literal) else None
+        return FLOATS(_ADDRESS), build
 
     @intrinsic
     def spread(_context, value):  # type: ignore[no-untyped-def]
@@ -483,28 +472,6 @@ if backends.has_numba():
         return builder.call(
             builder.module.globals.get(name) or ir.Function(builder.module, kind, name), args
         )
-
-    @intrinsic
-    def magnitudes(_context, value):  # type: ignore[no-untyped-def]
-        """Drop the signs of 32 signed bytes: 0 to 128."""
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            below = builder.icmp_signed("<", args[0], _splat("i8", 32, 0))
-            return builder.select(below, builder.neg(args[0]), args[0])
-
-        return BYTES(BYTES), build
-
-    @intrinsic
-    def with_signs(_context, value, signs):  # type: ignore[no-untyped-def]
-        """Negate each of 32 signed bytes where that of `signs` is below zero."""
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            if _has(context, "avx2"):  # makes a zero where the sign is one, which suits products
-                return _avx2(builder, "psign.b", _ir("i8", 32), args)
-            below = builder.icmp_signed("<", args[1], _splat("i8", 32, 0))
-            return builder.select(below, builder.neg(args[0]), args[0])
-
-        return BYTES(BYTES, BYTES), build
 
     @intrinsic
     def dot_pairs(_context, small, signed):  # type: ignore[no-untyped-def]
@@ -615,13 +582,12 @@ if backends.has_numba():
         return (FLOATS(FLOATS, by), build) if isinstance(by, types.Literal) else None
 
 else:
-    load_bytes = load_shorts = load_floats = store_shorts = store_floats = jit
-    store_low_bytes = store_low_shorts = repeat_bytes = repeat_shorts = repeat_floats = jit
-    spread_shorts = mix_quads = turn_pairs = turn_quads = turn_fours = eight_halves = jit
-    four_pairs = four_halves = spread_halves = spread_half = spread = totals = pair_totals = jit
-    turned_sums = jit
+    load_bytes = load_shorts = load_floats = wide_bytes = store_shorts = store_floats = jit
+    store_low_bytes = store_low_shorts = swap_middle = repeat_bytes = repeat_shorts = jit
+    repeat_floats = spread_shorts = turn_pairs = turn_quads = turn_fours = eight_halves = jit
+    four_pairs = four_halves = spread_half = spread = totals = pair_totals = turned_sums = jit
     lane = turned = rounded = larger = low_nibbles = high_nibbles = nibble = signed_byte = jit
-    dot_shorts = dot_pairs = magnitudes = with_signs = to_floats = float_nibbles = float_bytes = jit
+    dot_shorts = dot_pairs = to_floats = float_nibbles = float_bytes = jit
 
 
 @jit

@@ -35,8 +35,8 @@ def widen_row(m, row, out):  # type: ignore[no-untyped-def]
         least = m.mins + row * m.scale_stride
         for block in range(m.columns // BLOCK):
             here, to = w + block * 16, out + block * 128
-            scale = spread_half(s + block * 2, 8)
-            low = spread_half(least + block * 2, 8) * spread(m.times)
+            scale = spread_half(s + block * 2)
+            low = spread_half(least + block * 2) * spread(m.times)
             store_floats(to, float_nibbles(here, False) * scale + low)
             store_floats(to + 32, float_nibbles(here + 8, False) * scale + low)
             store_floats(to + 64, float_nibbles(here, True) * scale + low)
@@ -44,7 +44,7 @@ def widen_row(m, row, out):  # type: ignore[no-untyped-def]
         return
     whole = row_scale(m, row)
     for block in range(m.columns // BLOCK):
-        scale = spread_half(s + block * m.scale_step, 8) * spread(whole)
+        scale = spread_half(s + block * m.scale_step) * spread(whole)
         for at in range(0, BLOCK, 8):
             store_floats(
                 out + (block * BLOCK + at) * 4, float_bytes(w + block * BLOCK + at) * scale
