@@ -44,6 +44,7 @@ def test_transformers_on_our_tensors_says_the_same_tokens(llm):
         assert a == b
 
 
+@pytest.mark.slow
 def test_the_peer_runs_beside_us(llm):
     pytest.importorskip("transformers")
     found = decode.bench(llm, 10)
