@@ -254,10 +254,9 @@ def test_readers_who_want_calm_see_the_end_and_can_step(film, name):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", NAMES)
-def test_it_fits_a_phone(film, name, theme):
-    seen = film(name, width=360, theme=theme, touch=True, reduced_motion=True)
+def test_it_fits_a_phone(film, name):
+    seen = film(name, width=360, theme="dark", touch=True, reduced_motion=True)
     page = seen.page
     page.wait_for_timeout(150)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
@@ -284,12 +283,12 @@ def test_it_fits_a_phone(film, name, theme):
 
 @pytest.mark.browser
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("width", [360, 700])
-def test_no_two_words_overlap(film, name, width):
-    page = film(name, width=width, reduced_motion=True).page
-    page.wait_for_timeout(150)
-    moments = [0, 0.1, 0.37, 0.5, 0.83, 1]
-    for at in moments:
+def test_no_two_words_overlap(film, name):
+    page = film(name, width=700, reduced_motion=True).page
+    for width, at in itertools.product((700, 360), (0, 0.1, 0.37, 0.5, 0.83, 1)):
+        if at == 0:
+            page.set_viewport_size({"width": width, "height": 800})
+            page.wait_for_timeout(150)
         page.evaluate(
             f"""(t) => {{ const input = {SHADOW}.querySelector(".player input");
                 input.value = 1000 * t; input.dispatchEvent(new Event("input")); }}""",
@@ -313,7 +312,7 @@ def test_no_two_words_overlap(film, name, width):
                 return found; }}"""
         )
         # A token on its way home may fly over what stands there.
-        assert clashes == [] or name == "loop", f"at {at}"
+        assert clashes == [] or name == "loop", f"at {at}, {width} px"
 
 
 @pytest.mark.browser
