@@ -32,7 +32,8 @@ def ask(page: Page, question: str) -> None:
 def main() -> None:
     """Start the server, ask, take the picture."""
     command = [sys.executable, "-m", "inferlab", "serve", "--port", "0", "--json"]
-    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium-headless-shell")
+    chromium = chromium or shutil.which("chromium")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:

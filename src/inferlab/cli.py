@@ -77,7 +77,8 @@ Quantize = Annotated[
 Activations = Annotated[
     str,
     typer.Option(
-        help="int8 (before weights of 8 bits int16) or float32 where a CPU meets quantised weights."
+        help="int8 (before weights of 8 bits int16) or float32 where a CPU meets quantised "
+        "weights; auto is int8."
     ),
 ]
 Dtype = Annotated[str, typer.Option(help="fp32, bf16 or fp16; auto is the device's own.")]

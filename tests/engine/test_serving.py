@@ -53,7 +53,7 @@ def test_requests_together_get_what_they_get_alone(tiny):
 
 
 @settings(
-    max_examples=25,
+    max_examples=40,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -69,18 +69,23 @@ def test_prompts_are_read_as_if_weights_were_floats(stored, exact, rounds, most,
 @needs_model
 @pytest.mark.skipif(not backends.has_numba(), reason="numba is not here")
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize(("activations", "spread"), [("int8", 0.06), ("float32", 1e-3)])
-def test_answers_are_written_as_if_weights_were_floats(stored, exact, activations, spread, length):
-    """Perplexity stays within half a percent, also where vectors are rounded to int8.
+@pytest.mark.parametrize(
+    ("activations", "most", "spread"), [("int8", 0.003, 0.06), ("float32", 1e-4, 1e-3)]
+)
+def test_answers_are_written_as_if_weights_were_floats(
+    stored, exact, activations, most, spread, length
+):
+    """Perplexity moves by less than a third of a percent where vectors are rounded to int8 too.
 
     Rounding moves each log-probability a little, up or down; `spread` bounds that. The mean of
-    few such moves is known only roughly, so a short text gets three of its standard errors more.
+    few large moves is known only roughly, so a short text gets three of its standard errors more.
     """
     engine = LLM(stored.model, stored.tokenizer, activations=activations)
     got = perplexity.logprobs(engine, REFERENCE["ids"][:length], steps=True)
     moved = got - exact(length)
     assert 0 < moved.std() < spread  # above 0: it was no float model that was asked
-    most = 0.005 if length > FEW else 0.005 + 3 * float(moved.std()) / FEW**0.5
+    if activations == "int8" and length == FEW:
+        most += 3 * float(moved.std()) / FEW**0.5
     right = perplexity.perplexity(exact(length))
     assert perplexity.perplexity(got) == pytest.approx(right, rel=most)
 
