@@ -47,4 +47,4 @@ def guarded(weight: Quantised) -> Quantised:
             around = torch.full((plane.shape[0] + 2, *plane.shape[1:]), fill, dtype=plane.dtype)
             around[1:-1] = plane
             planes.append(around[1:-1])
-    return Quantised(weight.format, *planes)
+    return Quantised(weight.format, *planes, grouped=weight.grouped)

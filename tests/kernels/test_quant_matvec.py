@@ -66,7 +66,7 @@ def poison(monkeypatch):
 @pytest.mark.parametrize("columns", [32, 96, 576, 1536])
 @pytest.mark.parametrize("rows", [1, 6, 123])
 def test_a_product_is_that_of_the_widened_matrix(backend, activations, format, columns, rows):
-    weight = guarded(quantise(draw(rows, columns), format))
+    weight = guarded(quantise(draw(rows, columns), format).in_groups())
     x, bias, residual = draw(3, columns), draw(rows), draw(3, rows)
     got = ops.quant_matvec(
         weight, x, bias, residual, backend=backend, activations=activations, threads=2
@@ -83,7 +83,7 @@ def test_a_product_is_that_of_the_widened_matrix(backend, activations, format, c
 @pytest.mark.parametrize("formats", [("q4_1", "q4_1"), ("q4_0", "q8_0"), ("int8", "q4_1")])
 @pytest.mark.parametrize(("rows", "columns"), [(5, 96), (1536, 576)])
 def test_swiglu(backend, activations, formats, rows, columns):
-    gate, up = (guarded(quantise(draw(rows, columns), f)) for f in formats)
+    gate, up = (guarded(quantise(draw(rows, columns), f).in_groups()) for f in formats)
     x = draw(2, columns) / columns**0.5
     got = ops.quant_swiglu(gate, up, x, backend=backend, activations=activations, threads=2)
     g, u = (reference.quant_matvec(w, met(x, activations, w.format)) for w in (gate, up))
@@ -206,33 +206,27 @@ def test_packing_keeps_values_to_half_a_step():
     out = np.zeros(quant_dot.packed_bytes(x.numel()), np.uint8)
     ways = quant_dot.INT8 | quant_dot.INT16
     quant_dot.pack(x.data_ptr(), x.numel(), ways, out.ctypes.data)
-    pairs = out[: 3 * quant_dot.PAIR_BYTES].reshape(3, quant_dot.PAIR_BYTES)
-    # Of a pair: half, elements 0-15 or 16-31, which four of eight, block, one of the four.
-    codes = pairs[:, :64].view(np.int8).reshape(3, 2, 2, 2, 2, 4)
-    codes = codes.transpose(0, 4, 2, 1, 3, 5).reshape(6, 2, 2, 8).astype(np.float32)
-    step = pairs[:, 64:72].view(np.float32).reshape(6)
-    sums = pairs[:, 72:80].view(np.float32).reshape(6)
-    again = pairs[:, 96:160].view(np.int8).reshape(3, 2, 2, 16).transpose(0, 2, 1, 3)
-    assert (again.reshape(6, 2, 2, 8)[:5] == codes[:5]).all()
-    steps = pairs[:, 80:96].view(np.int16).reshape(3, 2, 2, 2)
-    assert (steps[..., 0] == steps[..., 1]).all()
-    steps = steps[..., 0].transpose(0, 2, 1).reshape(6, 1, 2, 1)
-    assert (pairs[:, 160:].view(np.int16).reshape(6, 1, 2, 4) == steps).all()
-    assert not codes[5].any()
-    assert step[5] == sums[5] == 0
-    size = step[:, None, None, None] * steps
-    kept, right = (codes * size)[:5], x.numpy().reshape(5, 2, 2, 8)
-    assert (np.abs(kept - right) <= size[:5] / 2 * (1 + 1e-4)).all()
-    assert steps[[0, 1, 3, 4]].max(2).ravel().tolist() == [quant_dot.MOST_STEPS] * 4
-    assert np.abs(codes).reshape(6, -1).max(1).tolist() == [127, 127, 0, 127, 127, 0]
-    assert size[3, 0, 1] < size[3, 0, 0] / 20
-    np.testing.assert_allclose(sums[:5], kept.reshape(5, 32).sum(1), rtol=1e-5, atol=1e-3)
-
-    shorts = out[3 * quant_dot.PAIR_BYTES :].reshape(6, quant_dot.SHORTS_BYTES)[:5]
-    codes = shorts[:, :64].view(np.int16).astype(np.float32)
-    step = shorts[:, 64:68].view(np.float32)
-    assert (np.abs(codes * step - x.numpy()) <= step / 2 * (1 + 1e-3)).all()
+    size, right = 5 * quant_dot.SHORTS_BYTES, x.numpy()
+    shorts = out[:size].reshape(5, quant_dot.SHORTS_BYTES)
+    codes = shorts[:, :64].view(np.int16).reshape(5, 8, 4)[..., [0, 2, 1, 3]].reshape(5, 32)
+    step, sums = shorts[:, 64:].view(np.float32).T[:, :, None]
+    assert (np.abs(codes * step - right) <= step / 2 * (1 + 1e-3)).all()
     assert np.abs(codes).max(1).tolist() == [32767, 32767, 0, 32767, 32767]
+    np.testing.assert_allclose(sums, (codes * step).sum(1, keepdims=True), rtol=1e-5)
+
+    blocks = out[size:][: 5 * quant_dot.BYTES_BYTES].reshape(5, quant_dot.BYTES_BYTES)
+    codes = blocks[:, :32].view(np.int8).reshape(5, 2, 2, 8).astype(np.float32)
+    step, sums = blocks[:, 32:40].view(np.float32).T
+    steps = blocks[:, 40:].view(np.int16).reshape(5, 1, 2, 2)
+    assert (steps[..., 0] == steps[..., 1]).all()
+    steps = steps[..., :1]
+    size = step[:, None, None, None] * steps
+    kept, right = codes * size, right.reshape(5, 2, 2, 8)
+    assert (np.abs(kept - right) <= size / 2 * (1 + 1e-4)).all()
+    assert steps[[0, 1, 3, 4]].max(2).ravel().tolist() == [quant_dot.MOST_STEPS] * 4
+    assert np.abs(codes).reshape(5, -1).max(1).tolist() == [127, 127, 0, 127, 127]
+    assert size[3, 0, 1, 0] < size[3, 0, 0, 0] / 20
+    np.testing.assert_allclose(sums, kept.reshape(5, 32).sum(1), rtol=1e-5, atol=1e-3)
 
 
 _ELSEWHERE = """

@@ -137,6 +137,43 @@ def test_rows_are_gathered_before_they_are_widened(name):
 
 
 @any_format
+@pytest.mark.parametrize("rows", [1, 8, 21, 64, 0])
+def test_rows_in_groups_are_the_same_rows(name, rows, monkeypatch):
+    monkeypatch.delitem(quantised.WIDEN, "cpu", raising=False)
+    plain = quantise(draw(rows, 96), name)
+    grouped = plain.in_groups()
+    assert grouped.in_groups() is grouped
+    assert (grouped.shape, grouped.nbytes) == (plain.shape, plain.nbytes)
+    assert torch.equal(grouped.dequantise(), plain.dequantise())
+    some, ids = slice(rows // 3, rows), torch.arange(rows).flip(0)
+    assert torch.equal(grouped.dequantise(rows=some), plain.dequantise(rows=some))
+    assert torch.equal(grouped.dequantise(rows=ids), plain.dequantise(rows=ids))
+    for back in (grouped.in_rows(), grouped.to("meta")):
+        assert (back.grouped, back.shape, back.weights.shape) == (
+            None,
+            plain.shape,
+            plain.weights.shape,
+        )
+    assert torch.equal(grouped.in_rows().weights, plain.weights)
+    assert torch.equal(grouped.in_rows().scales, plain.scales)
+    assert grouped.to("cpu").grouped == rows
+
+
+def test_where_a_weight_lies_in_a_group():
+    matrix = quantise(draw(16, 64), "q8_0")
+    weights, scales = matrix.in_groups().weights, matrix.in_groups().scales
+    assert weights[1, 9, 3, 2] == matrix.weights[8 + 3, 9 * 4 + 2]
+    assert scales[1, 1, 3] == matrix.scales[8 + 3, 1]
+    nibbles = quantise(draw(16, 64), "q4_1")
+    assert nibbles.in_groups().weights[1, 5, 3, 2] == nibbles.weights[8 + 3, 5 * 4 + 2]
+
+
+def test_columns_that_fill_no_block_stay_in_rows():
+    matrix = quantise(draw(9, 37), "int8")
+    assert matrix.in_groups() is matrix
+
+
+@any_format
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_values_are_rounded_once_to_the_dtype_asked_for(name, dtype):
     matrix = quantise(draw(9, 64), name)
@@ -240,6 +277,22 @@ def planes(codes=torch.uint8, scales=torch.float16, mins=torch.float16, blocks=2
 def test_planes_that_do_not_fit_are_named(name, given, field):
     with pytest.raises(InferlabError, match=field):
         Quantised(name, **given)
+
+
+@pytest.mark.parametrize(
+    ("field", "rows", "shape"),
+    [
+        ("weights", 9, (1, 16, 8, 4)),  # nine rows take two groups
+        ("weights", 8, (1, 16, 4, 8)),
+        ("scales", 8, (8, 2)),
+    ],
+)
+def test_groups_that_do_not_fit_are_named(field, rows, shape):
+    planes = {"weights": (1, 16, 8, 4), "scales": (1, 2, 8), field: shape}
+    weights = torch.zeros(planes["weights"], dtype=torch.int8)
+    scales = torch.zeros(planes["scales"], dtype=torch.float16)
+    with pytest.raises(InferlabError, match=f"{field} is .* it must be"):
+        Quantised("q8_0", weights, scales, grouped=rows)
 
 
 @any_format

@@ -164,6 +164,7 @@ def quant_matvec(
     if _quant_triton(backend, activations, (weight,), x, bias, residual):
         from inferlab.kernels.gpu import quant_matvec as gpu
 
+        weight = weight.in_rows()
         bias, residual = (None if t is None else _dense(t) for t in (bias, residual))
         return gpu.launch(weight, _dense(x), bias, residual, _empty(x, len(x), weight.shape[0]))
     if _quant_simd(backend, activations, (weight,), x, bias, residual):
@@ -194,6 +195,7 @@ def quant_swiglu(
     if _quant_triton(backend, activations, (gate, up), x):
         from inferlab.kernels.gpu import quant_matvec as gpu
 
+        gate, up = gate.in_rows(), up.in_rows()
         if gate.format == up.format:
             return gpu.launch_swiglu(gate, up, _dense(x), _empty(x, len(x), gate.shape[0]))
         return F.silu(quant_matvec(gate, x, backend=backend)) * quant_matvec(up, x, backend=backend)

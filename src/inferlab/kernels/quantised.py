@@ -1,15 +1,16 @@
 """A matrix in few bits: GGUF's blocks of 32 weights, or int8 with one scale a row.
 
 A file keeps each block's scale beside its weights. Here scales and weights lie in planes of their
-own, the same number of bytes, so that a kernel loads 16 bytes of weights at a time. Layouts and
-rounding are those of ggml's `ggml-quants.c`.
+own, the same number of bytes, so that a kernel loads 16 bytes of weights at a time. Blocks and
+rounding are those of ggml's `ggml-quants.c`. For a CPU eight rows stand side by side, an idea of
+ggml's repacked formats.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,8 @@ from inferlab.errors import InferlabError, unknown
 
 BLOCK = 32
 """Weights of a row that share a scale, in the GGUF formats."""
+GROUP = 8
+"""Rows that stand side by side where a CPU is to read them (`Quantised.in_groups`)."""
 
 ROW_SCALED = "int8"
 FOUR_BITS = ("q4_0", "q4_1")
@@ -26,6 +29,7 @@ FORMATS = ("q8_0", *FOUR_BITS, ROW_SCALED)
 # Weights widened at a time: on a CPU what its cores' caches hold, on a GPU enough to keep it busy.
 _CPU_SLICE = 1 << 20  # a thread
 _GPU_SLICE = 1 << 26
+_QUAD = 4  # bytes of a row that stand side by side in a group
 
 _held = threading.local()
 
@@ -59,17 +63,25 @@ class Quantised:
     """float16 [N, K / 32]; of "int8", float32 [N]."""
     mins: Tensor | None = None
     """float16 [N, K / 32], for "q4_1" only."""
+    grouped: int | None = field(default=None, kw_only=True)
+    """Rows N, where they lie in groups (`in_groups`) and not one after the other."""
 
     def __post_init__(self) -> None:
         _known(self.format)
         rows, columns = self.shape
         code = torch.uint8 if self.format in FOUR_BITS else torch.int8
-        _check("weights", self.weights, code, tuple(self.weights.shape))
+        shape, whole = self.weights.shape, rows
+        scales: tuple[int, ...] = rows, columns // BLOCK
+        if self.grouped is not None:
+            whole = _whole_groups(rows)
+            shape = torch.Size((whole // GROUP, shape[1], GROUP, _QUAD))
+            scales = whole // GROUP, columns // BLOCK, GROUP
+        _check("weights", self.weights, code, tuple(shape))
         if self.format == ROW_SCALED:
-            _check("scales", self.scales, torch.float32, (rows,))
+            _check("scales", self.scales, torch.float32, (whole,))
         else:
             _whole_blocks(columns, self.format)
-            _check("scales", self.scales, torch.float16, (rows, columns // BLOCK))
+            _check("scales", self.scales, torch.float16, scales)
         if (self.mins is not None) != (self.format == "q4_1"):
             raise InferlabError("mins belong to format q4_1 and to no other")
         if self.mins is not None:
@@ -78,13 +90,19 @@ class Quantised:
     @property
     def shape(self) -> tuple[int, int]:
         """Rows N and columns K of the matrix, in weights."""
-        rows, columns = self.weights.shape
-        return rows, columns * 2 if self.format in FOUR_BITS else columns
+        codes = 2 if self.format in FOUR_BITS else 1
+        rows, columns = self.weights.shape[:2]
+        if self.grouped is not None:
+            return self.grouped, columns * _QUAD * codes
+        return rows, columns * codes
 
     @property
     def nbytes(self) -> int:
-        """Bytes stored, scales and mins included: as many as the blocks have in a file."""
-        return sum(plane.nbytes for plane in self._planes())
+        """Bytes of the rows, scales and mins included: as many as the blocks have in a file."""
+        stored = sum(plane.nbytes for plane in self._planes())
+        if self.grouped:
+            stored = stored * self.grouped // _whole_groups(self.grouped)
+        return stored
 
     @property
     def device(self) -> torch.device:
@@ -92,8 +110,37 @@ class Quantised:
         return self.weights.device
 
     def to(self, device: torch.device | str) -> Quantised:
-        """Return the same matrix on `device`."""
-        return Quantised(self.format, *(plane.to(device) for plane in self._planes()))
+        """Return the same matrix on `device`, its rows one after the other if it isn't a CPU."""
+        here = self if torch.device(device).type == "cpu" else self.in_rows()
+        planes = (plane.to(device) for plane in here._planes())
+        return Quantised(self.format, *planes, grouped=here.grouped)
+
+    def in_groups(self) -> Quantised:
+        """Return the same matrix as a CPU's vector registers read it: eight rows side by side.
+
+        Weights become [N / 8, bytes of a row / 4, 8, 4], four bytes of each row at a time; scales
+        and mins [N / 8, K / 32, 8]. What is missing in the last group is zero. A matrix whose
+        columns fill no blocks stays as it is.
+        """
+        rows, columns = self.shape
+        if self.grouped is not None or columns % BLOCK:
+            return self
+        missing = _whole_groups(rows) - rows
+
+        def turn(plane: Tensor) -> Tensor:
+            whole = F.pad(plane, (0, 0, 0, missing)) if missing else plane
+            return whole.unflatten(0, (len(whole) // GROUP, GROUP)).transpose(1, 2).contiguous()
+
+        weights = turn(self.weights.view(torch.int32))[..., None].view(self.weights.dtype)
+        if self.format == ROW_SCALED:
+            planes = [F.pad(self.scales, (0, missing))]
+        else:
+            planes = [turn(plane) for plane in (self.scales, self.mins) if plane is not None]
+        return Quantised(self.format, weights, *planes, grouped=rows)
+
+    def in_rows(self) -> Quantised:
+        """Return the same matrix with one row after the other."""
+        return self if self.grouped is None else self._some(slice(None))
 
     def dequantise(
         self,
@@ -108,8 +155,7 @@ class Quantised:
         and returned in place of fresh memory.
         """
         if isinstance(rows, Tensor):
-            some = Quantised(self.format, *(plane[rows] for plane in self._planes()))
-            return some.dequantise(dtype, out=out)
+            return self._some(rows).dequantise(dtype, out=out)
         first, end, _ = (rows or slice(None)).indices(self.shape[0])
         columns = self.shape[1]
         if out is None:
@@ -127,9 +173,20 @@ class Quantised:
         if self.mins is not None:
             yield self.mins
 
+    def _some(self, rows: slice | Tensor) -> Quantised:
+        """Return some rows, one after the other."""
+        if self.grouped is None:
+            return Quantised(self.format, *(plane[rows] for plane in self._planes()))
+        if isinstance(rows, slice):
+            rows = torch.arange(self.grouped, device=self.device)[rows]
+        group, row = rows // GROUP, rows % GROUP
+        planes = [p[rows] if p.dim() == 1 else p[group, :, row] for p in self._planes()]
+        return Quantised(self.format, planes[0].flatten(1), *planes[1:])
+
     def _widen(self, rows: slice, out: Tensor) -> None:
         """Write float values of some rows to `out` [n, K]."""
-        codes, scales = self.weights[rows], self.scales[rows].float()
+        some = self._some(rows)
+        codes, scales = some.weights, some.scales.float()
         wide = out if out.dtype == torch.float32 else torch.empty_like(out, dtype=torch.float32)
         if self.format == ROW_SCALED:
             torch.mul(codes, scales[:, None], out=wide)
@@ -144,8 +201,8 @@ class Quantised:
                 halves = [(half - 8).view(torch.int8) for half in halves]
             for half, part in zip(halves, blocks.split(size, -1), strict=True):
                 torch.mul(half, scales[..., None], out=part)
-            if self.mins is not None:
-                blocks += self.mins[rows].float()[..., None]
+            if some.mins is not None:
+                blocks += some.mins.float()[..., None]
         if wide is not out:
             out.copy_(wide)
 
@@ -313,6 +370,11 @@ def _rounded(values: Tensor) -> Tensor:
     """Round to the nearest whole number, halves away from zero as in C."""
     whole = values.abs().floor()
     return (whole + (2 * (values.abs() - whole)).floor()).copysign(values)
+
+
+def _whole_groups(rows: int) -> int:
+    """Return `rows` rounded up to whole groups."""
+    return -(-rows // GROUP) * GROUP
 
 
 def _known(format: str) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from inferlab.errors import InferlabError, unknown
+from inferlab.kernels import backends
 from inferlab.kernels.quantised import BLOCK, Quantised, from_blocks, quantise
 from inferlab.model import config, gguf_tokenizer, tokenizer
 from inferlab.model.config import ModelConfig
@@ -94,13 +95,16 @@ class Checkpoint:
         if it is unknown or no matrix can follow it.
         """
         check_quantize(quantize)
+        simd = torch.device(device).type == "cpu" and backends.has_numba()
 
         def tensor(part: str, layer: int | None = None) -> Tensor:
             return self._read(part, layer).to(device, dtype)
 
         def matrix(part: str, layer: int | None = None) -> Matrix:
             stored = self._quantised(part, layer, quantize)
-            return tensor(part, layer) if stored is None else stored.to(device)
+            if stored is None:
+                return tensor(part, layer)
+            return stored.in_groups() if simd else stored.to(device)
 
         def layer(index: int) -> Layer:
             parts: dict[str, Any] = {

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from inferlab.errors import InferlabError
+from inferlab.kernels import backends
 from inferlab.kernels.quantised import Quantised, quantise
 from inferlab.model import config as configs
 from inferlab.model.checkpoint import layer_shapes, model_shapes
@@ -49,6 +50,7 @@ def transformer(
     embedding included (`kernels.quantised`); a matrix at a time is ever held as floats.
     """
     generator = torch.Generator(device).manual_seed(seed)
+    simd = torch.device(device).type == "cpu" and backends.has_numba()
 
     def draw(name: str, shape: tuple[int, ...]) -> Tensor:
         tensor = torch.empty(shape, device=device, dtype=dtype)
@@ -56,7 +58,10 @@ def transformer(
 
     def matrix(name: str, shape: tuple[int, ...]) -> Tensor | Quantised:
         tensor = draw(name, shape)
-        return quantise(tensor, format) if format and tensor.dim() == 2 else tensor
+        if not format or tensor.dim() != 2:
+            return tensor
+        matrix = quantise(tensor, format)
+        return matrix.in_groups() if simd else matrix
 
     def layer() -> Layer:
         parts: dict[str, Any] = {name: matrix(name, s) for name, s in layer_shapes(config).items()}

@@ -1,9 +1,9 @@
 """Matrix times a few vectors, at the speed at which memory delivers the matrix.
 
-Weights, float32 or quantised (`quant_dot`), come four rows at a time, so that four sums run side
-by side, and stay in the first-level cache while the rows of the batch meet them. Each (row of
-the batch, row of the matrix) is the same sum in the same order whatever the batch and the threads,
-hence bit for bit the same.
+Weights come four rows of float32 at a time, so that four sums run side by side, or eight quantised
+ones (`quant_dot`), and stay in the first-level cache while the rows of the batch meet them. Each
+(row of the batch, row of the matrix) is the same sum in the same order whatever the batch and the
+threads, hence bit for bit the same.
 """
 
 from __future__ import annotations
@@ -20,37 +20,36 @@ from inferlab.kernels.cpu import quant_dot
 from inferlab.kernels.cpu.exp import exp
 from inferlab.kernels.cpu.jit import floats, jit, part
 from inferlab.kernels.cpu.team import NOTHING, Ahead, Me, desk, first_piece, take, team
-from inferlab.kernels.cpu.vector import lane, load_floats, spread, totals
-from inferlab.kernels.quantised import FOUR_BITS, ROW_SCALED, Quantised
+from inferlab.kernels.cpu.vector import lane, load_floats, spread, store_floats, totals
+from inferlab.kernels.quantised import FOUR_BITS, GROUP, ROW_SCALED, Quantised
 
 MATRIX = np.dtype(
     [
         ("data", "i8"),  # address of the first row
         ("rows", "i8"),
         ("columns", "i8"),
-        ("stride", "i8"),  # bytes from row to row
+        ("stride", "i8"),  # bytes from row to row; of quantised ones from group to group
         ("bias", "i8"),  # address of `rows` float32, or 0
-        ("chunk", "i8"),  # rows that a thread takes at a time, a multiple of four
-        # The rest for quantised weights only; see `quant_dot`.
+        ("chunk", "i8"),  # rows that a thread takes at a time, a multiple of four, or of a group
+        # The rest for quantised weights only, in groups of rows; see `quant_dot`.
         ("bits", "i8"),  # 4 or 8; 0 for float32
         ("meets", "i8"),  # how vectors are packed for it: FLOAT32, INT8 or INT16
-        ("scales", "i8"),  # address of the first row's float16 scales
+        ("scales", "i8"),  # address of the first group's float16 scales
         ("mins", "i8"),  # the same for mins
-        ("scale_stride", "i8"),  # bytes from row to row of both
         ("scale_step", "i8"),  # bytes from block to block of both
         ("times", "f4"),  # how often a min counts
         ("row_scales", "i8"),  # address of a float32 scale for each row, or 0
-        ("row_scale_step", "i8"),  # bytes from one to the next
     ],
     align=True,
 )
 CHUNK_BYTES = 1 << 16  # what a thread takes at a time: short to wait for, long to stream
 _MOST_CHUNKS = 2048
 _NEAR = 8  # packed vectors that the first-level cache holds beside the weights
-_AHEAD_BYTES = 1 << 13  # of each of the four streams of a chunk
-_ONES = np.ones(2, np.float16)
+_AHEAD_BYTES = 1 << 13  # of each of the four streams of a chunk of float32
+_ONES = np.ones(GROUP, np.float16)
 
 _records: WeakKeyDictionary[Quantised, Any] = WeakKeyDictionary()
+_grouped: WeakKeyDictionary[Quantised, Quantised] = WeakKeyDictionary()
 
 
 class Rows(NamedTuple):
@@ -70,32 +69,37 @@ class Inputs(NamedTuple):
 
 
 def matrix(weight: Tensor | Quantised, bias: Tensor | None = None, *, exact: bool = False) -> Any:
-    """Return the `MATRIX` of weights that stay where they are: float32, or quantised.
+    """Return the `MATRIX` of weights that stay where they are: float32, or quantised in groups.
 
-    Each plane must be dense in its last dimension. `exact`: quantised weights meet float32 vectors.
+    Of others a copy in groups is made, and kept as long as they are. Rows of float32 must be dense.
+    `exact`: quantised weights meet float32 vectors.
     """
     m = np.zeros(1, MATRIX)[0]
+    if isinstance(weight, Quantised) and weight.grouped is None:
+        if weight not in _grouped:
+            _grouped[weight] = weight.in_groups()
+        weight = _grouped[weight]
     codes = weight if isinstance(weight, Tensor) else weight.weights
     m["data"], (m["rows"], m["columns"]) = codes.data_ptr(), weight.shape
     m["stride"] = codes.stride(0) * codes.element_size()
     m["bias"] = 0 if bias is None else bias.data_ptr()
+    step = 4  # rows that are read together
     if isinstance(weight, Quantised):
+        step = GROUP
         four = weight.format in FOUR_BITS
         m["bits"], rounded = (4, quant_dot.INT8) if four else (8, quant_dot.INT16)
         m["meets"] = quant_dot.FLOAT32 if exact else rounded
         if weight.format == ROW_SCALED:
             m["scales"], m["row_scales"] = _ONES.ctypes.data, weight.scales.data_ptr()
-            m["row_scale_step"] = weight.scales.stride(0) * 4
         else:
-            m["scales"], m["scale_step"] = weight.scales.data_ptr(), 2
-            m["scale_stride"] = weight.scales.stride(0) * 2
+            m["scales"], m["scale_step"] = weight.scales.data_ptr(), 2 * GROUP
         # (code - 8) * scale is code * scale - 8 * scale: a min of -8 times the scale.
         m["mins"], m["times"] = m["scales"], -8
         if weight.mins is not None:
             m["mins"], m["times"] = weight.mins.data_ptr(), 1
     # An even number of chunks, alike in size, shares well among an even number of threads.
     pairs = min(_MOST_CHUNKS, -(-weight.nbytes // CHUNK_BYTES)) // 2
-    m["chunk"] = max(4, -(-m["rows"] // (8 * max(1, pairs))) * 4)
+    m["chunk"] = max(step, -(-m["rows"] // (2 * step * max(1, pairs))) * step)
     return m
 
 
@@ -158,17 +162,9 @@ def dot4_by2(row0, row1, row2, row3, x, y, size):  # type: ignore[no-untyped-def
     return totals(sum0, sum1, sum2, sum3), totals(other0, other1, other2, other3)
 
 
-@jit
-def row_scale(m, row):  # type: ignore[no-untyped-def]
-    """Return what a whole row is scaled by, in float32."""
-    return floats(m.row_scales + row * m.row_scale_step, 1)[0] if m.row_scales else float32(1)
-
-
 @part
 def _put(m, total, at, before, out):  # type: ignore[no-untyped-def]
     """Write one number of the result. Addresses of vectors, by row; `before` 0 if there is none."""
-    if m.row_scales:
-        total *= row_scale(m, at)
     if m.bias:
         total += floats(m.bias, at + 1)[at]
     if before:
@@ -195,55 +191,93 @@ def _put_lanes(m, sums, row, quarter, last, before, out):  # type: ignore[no-unt
     _put_four(m, sum0, sum1, sum2, sum3, row, quarter, last, before, out)
 
 
+@part
+def _put_eight(m, sums, row, before, out):  # type: ignore[no-untyped-def]
+    """Write the results of a group that begins with `row`, or as many as the matrix has rows."""
+    at, last = row * 4, m.rows - 1
+    if m.row_scales:
+        sums = sums * load_floats(m.row_scales + at)
+    if row + 7 <= last:
+        if m.bias:
+            sums = sums + load_floats(m.bias + at)
+        if before:
+            sums = sums + load_floats(before + at)
+        store_floats(out + at, sums)
+        return
+    sum0, sum1, sum2, sum3 = lane(sums, 0), lane(sums, 1), lane(sums, 2), lane(sums, 3)
+    _put_four(m, sum0, sum1, sum2, sum3, row, 1, last, before, out)
+    if row + 4 <= last:
+        sum4, sum5, sum6 = lane(sums, 4), lane(sums, 5), lane(sums, 6)
+        _put_four(m, sum4, sum5, sum6, sum6, row + 4, 1, last, before, out)
+
+
 @jit
-def matvec_chunk(m, first, end, x, residual, y, batch):  # type: ignore[no-untyped-def]
-    """Rows first..end-1 of the matrix with every vector of the batch.
+def _float_chunk(m, first, end, x, residual, y, batch):  # type: ignore[no-untyped-def]
+    """Rows first..end-1 of a matrix of float32 with every vector of the batch.
 
     The four rows that are read together stand a quarter of the chunk apart: four streams in
     different pages keep more of the hardware's prefetchers busy than one stream four rows wide.
     """
-    quarter, last = (end - first + 3) // 4, end - 1
-    whole, near = m.columns % 8 == 0, _NEAR if m.bits else max(1, batch)
-    for few in range(0, batch, near):
-        for r0 in range(first, first + quarter):
-            # Where a quarter is short: the last row again, without a store.
-            r1, r2 = min(r0 + quarter, last), min(r0 + 2 * quarter, last)
-            r3 = min(r0 + 3 * quarter, last)
-            row0, row1 = m.data + r0 * m.stride, m.data + r1 * m.stride
-            row2, row3 = m.data + r2 * m.stride, m.data + r3 * m.stride
-            b, stop = few, min(batch, few + near)
-            while b < stop:
-                this, before, out = x.data + b * x.stride, residual.data, y.data + b * y.stride
-                before += b * residual.stride
-                if m.bits:
-                    packed = x.packed + b * x.packed_stride
-                    if b + 3 < stop and m.meets != quant_dot.FLOAT32:
-                        four = quant_dot.dot4_by4(m, (r0, r1, r2, r3), packed, x.packed_stride)
-                        _put_lanes(m, four[0], r0, quarter, last, before, out)
-                        before, out = before + residual.stride, out + y.stride
-                        _put_lanes(m, four[1], r0, quarter, last, before, out)
-                        before, out = before + residual.stride, out + y.stride
-                        _put_lanes(m, four[2], r0, quarter, last, before, out)
-                        before, out = before + residual.stride, out + y.stride
-                        _put_lanes(m, four[3], r0, quarter, last, before, out)
-                        b += 3
-                    else:
-                        sums = quant_dot.dot4(m, (r0, r1, r2, r3), packed)
-                        _put_lanes(m, sums, r0, quarter, last, before, out)
-                elif whole and b + 1 < stop:
-                    following = this + x.stride
-                    sums, others = dot4_by2(row0, row1, row2, row3, this, following, m.columns)
-                    _put_lanes(m, sums, r0, quarter, last, before, out)
-                    before, out = before + residual.stride, out + y.stride
-                    _put_lanes(m, others, r0, quarter, last, before, out)
-                    b += 1
-                elif whole:
-                    sums = dot4_by1(row0, row1, row2, row3, this, m.columns)
-                    _put_lanes(m, sums, r0, quarter, last, before, out)
-                else:
-                    s0, s1, s2, s3 = dot4(row0, row1, row2, row3, this, m.columns)
-                    _put_four(m, s0, s1, s2, s3, r0, quarter, last, before, out)
+    quarter, last, whole = (end - first + 3) // 4, end - 1, m.columns % 8 == 0
+    for r0 in range(first, first + quarter):
+        # Where a quarter is short: the last row again, without a store.
+        r1, r2 = min(r0 + quarter, last), min(r0 + 2 * quarter, last)
+        r3 = min(r0 + 3 * quarter, last)
+        row0, row1 = m.data + r0 * m.stride, m.data + r1 * m.stride
+        row2, row3 = m.data + r2 * m.stride, m.data + r3 * m.stride
+        b = 0
+        while b < batch:
+            this, before, out = x.data + b * x.stride, residual.data, y.data + b * y.stride
+            before += b * residual.stride
+            if whole and b + 1 < batch:
+                following = this + x.stride
+                sums, others = dot4_by2(row0, row1, row2, row3, this, following, m.columns)
+                _put_lanes(m, sums, r0, quarter, last, before, out)
+                before, out = before + residual.stride, out + y.stride
+                _put_lanes(m, others, r0, quarter, last, before, out)
                 b += 1
+            elif whole:
+                sums = dot4_by1(row0, row1, row2, row3, this, m.columns)
+                _put_lanes(m, sums, r0, quarter, last, before, out)
+            else:
+                s0, s1, s2, s3 = dot4(row0, row1, row2, row3, this, m.columns)
+                _put_four(m, s0, s1, s2, s3, r0, quarter, last, before, out)
+            b += 1
+
+
+@jit
+def _quant_chunk(m, first, end, x, residual, y, batch):  # type: ignore[no-untyped-def]
+    """Do the same for a quantised matrix, whole groups of rows."""
+    by4 = m.meets != quant_dot.FLOAT32
+    for few in range(0, batch, _NEAR):
+        stop = min(batch, few + _NEAR)
+        for row in range(first, end, GROUP):
+            b = few
+            while b < stop:
+                packed, out = x.packed + b * x.packed_stride, y.data + b * y.stride
+                before = residual.data + b * residual.stride
+                if by4 and b + 3 < stop:
+                    four = quant_dot.dot8_by4(m, row // GROUP, packed, x.packed_stride)
+                    _put_eight(m, four[0], row, before, out)
+                    before, out = before + residual.stride, out + y.stride
+                    _put_eight(m, four[1], row, before, out)
+                    before, out = before + residual.stride, out + y.stride
+                    _put_eight(m, four[2], row, before, out)
+                    before, out = before + residual.stride, out + y.stride
+                    _put_eight(m, four[3], row, before, out)
+                    b += 4
+                else:
+                    _put_eight(m, quant_dot.dot8(m, row // GROUP, packed), row, before, out)
+                    b += 1
+
+
+@jit
+def matvec_chunk(m, first, end, x, residual, y, batch):  # type: ignore[no-untyped-def]
+    """Rows first..end-1 of a matrix, from a multiple of `chunk`, with every vector of the batch."""
+    if m.bits:
+        _quant_chunk(m, first, end, x, residual, y, batch)
+    else:
+        _float_chunk(m, first, end, x, residual, y, batch)
 
 
 @jit
@@ -256,6 +290,9 @@ def pieces_of(m):  # type: ignore[no-untyped-def]
 def beginning(m, me):  # type: ignore[no-untyped-def]
     """Return the memory with which a member begins to read a matrix."""
     first = first_piece(pieces_of(m), me) * m.chunk
+    if m.bits:
+        size = (min(m.rows - first, m.chunk) + GROUP - 1) // GROUP * m.stride
+        return Ahead(m.data + first // GROUP * m.stride, min(4 * _AHEAD_BYTES, size), 0, 1)
     quarter = (min(m.rows - first, m.chunk) + 3) // 4
     return Ahead(
         m.data + first * m.stride, min(_AHEAD_BYTES, quarter * m.stride), quarter * m.stride, 4

@@ -1,11 +1,11 @@
 """Many vectors times quantised matrices in whole numbers, with nothing widened to float32.
 
-Each block of 32 elements of a vector is rounded to 16 bits with a scale of its own: an error of
-2e-5, far below that of the weights. A thread unpacks 16 rows of a matrix into a panel that stays in
-its cache while all vectors meet it. A register of the panel holds two codes of each of eight rows,
-as int16; it meets two elements of a vector, repeated for each row, in one instruction. Each (row of
-the batch, row of the matrix) is the same sum in the same order whatever the batch and the threads,
-hence bit for bit the same.
+Each block of 32 elements of a vector is rounded to 16 bits with a scale of its own (`quant_dot`):
+an error of 2e-5, far below that of the weights. A thread unpacks two groups of a matrix's rows into
+a panel that stays in its cache while all vectors meet it. A register of the panel holds two codes
+of each of eight rows, as int16; it meets two elements of a vector, repeated for each row, in one
+instruction. Each (row of the batch, row of the matrix) is the same sum in the same order whatever
+the batch and the threads, hence bit for bit the same.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from torch import Tensor
 from inferlab.kernels.cpu import matvec
 from inferlab.kernels.cpu.jit import floats, jit, part
 from inferlab.kernels.cpu.matvec import MATRIX, Inputs, Rows, records
-from inferlab.kernels.cpu.quant_dot import BLOCK, to_shorts
+from inferlab.kernels.cpu.quant_dot import BLOCK, INT16, SHORTS_BYTES, pack, planes_of
 from inferlab.kernels.cpu.team import NOTHING, Me, desk, take, team, team_for
 from inferlab.kernels.cpu.vector import (
     dot_shorts,
     eight_halves,
+    load_bytes,
     load_floats,
     load_shorts,
     nibble,
@@ -32,41 +33,19 @@ from inferlab.kernels.cpu.vector import (
     spread,
     spread_shorts,
     store_floats,
-    store_low_shorts,
     store_shorts,
-    swap_middle,
     to_floats,
-    total,
-    turn_quads,
 )
-from inferlab.kernels.quantised import PRODUCTS, Quantised
+from inferlab.kernels.quantised import GROUP, PRODUCTS, Quantised
 
 PANEL = 16
 """Rows of a matrix that are unpacked together, and the fewest that it may have."""
-_X_BLOCK = 2 * BLOCK + 8  # bytes of a packed block: its codes, scale, and sum
 _CODES = 2 * BLOCK * PANEL  # bytes of a panel for the codes of a block of columns
 _BLOCK = _CODES + 8 * PANEL  # and with its scales and mins
 _PIECE = 1 << 21  # products that a thread makes at a time: short to wait for
 _SHARE = 1 << 22  # products for each thread: with fewer, one is done before another is awake
 _VECTOR_SHARE = 1 << 19  # the same where there is one vector
 _PACK_PIECE = 1 << 14  # elements that a thread packs at a time
-
-
-@jit
-def pack(x, blocks, out):  # type: ignore[no-untyped-def]
-    """Round the blocks of float32 at `x` to int16: 32 codes, the scale, and the sum, of each.
-
-    Of each four codes the middle two change places, as those of a panel do.
-    """
-    for block in range(blocks):
-        p, q, r, s, scale = to_shorts(x + block * 4 * BLOCK)
-        to = out + block * _X_BLOCK
-        store_low_shorts(to, swap_middle(p))
-        store_low_shorts(to + 16, swap_middle(q))
-        store_low_shorts(to + 32, swap_middle(r))
-        store_low_shorts(to + 48, swap_middle(s))
-        two = floats(to + 2 * BLOCK, 2)
-        two[0], two[1] = scale, scale * total(to_floats(p + q + r + s))
 
 
 @part
@@ -85,34 +64,27 @@ def _store_bytes(quads, to):  # type: ignore[no-untyped-def]
 
 
 @jit
-def unpack(m, first, panel):  # type: ignore[no-untyped-def]
-    """Write eight rows of a quantised `matvec.MATRIX` at `panel`, block by block.
+def unpack(m, group, panel):  # type: ignore[no-untyped-def]
+    """Write eight rows of a quantised `matvec.MATRIX`, a group, at `panel`, block by block.
 
     A block of 16 rows has sixteen pairs of registers of codes, these rows' in the first of each
     pair; then the scales, these rows' first, and the mins.
     """
-    w, at = m.data + first * m.stride, first * m.scale_stride
+    w, s, least = planes_of(m, group)
     for block in range(m.columns // BLOCK):
-        to, step = panel + block * _BLOCK, block * m.scale_step
-        scale, least = eight_halves(m.scales + at + step, m.scale_stride), spread(float32(0))
+        to, scale, low = panel + block * _BLOCK, eight_halves(s), spread(float32(0))
         if m.bits == 4:
-            a, b, c, d = turn_quads(w + block * 16, m.stride)
-            _store_nibbles(a, to)
-            _store_nibbles(b, to + 128)
-            _store_nibbles(c, to + 256)
-            _store_nibbles(d, to + 384)
-            least = eight_halves(m.mins + at + step, m.scale_stride) * spread(m.times)
+            for quad in range(4):
+                _store_nibbles(load_bytes(w + quad * 32), to + quad * 128)
+            low = eight_halves(least) * spread(m.times)
         else:
-            for half in range(2):
-                a, b, c, d = turn_quads(w + block * BLOCK + half * 16, m.stride)
-                _store_bytes(a, to + half * 512)
-                _store_bytes(b, to + half * 512 + 128)
-                _store_bytes(c, to + half * 512 + 256)
-                _store_bytes(d, to + half * 512 + 384)
+            for quad in range(8):
+                _store_bytes(load_bytes(w + quad * 32), to + quad * 128)
         if m.row_scales:
-            scale = scale * load_floats(m.row_scales + first * m.row_scale_step)
+            scale = scale * load_floats(m.row_scales + group * GROUP * 4)
         store_floats(to + _CODES, scale)
-        store_floats(to + _CODES + 64, least)
+        store_floats(to + _CODES + 64, low)
+        w, s, least = w + m.bits * BLOCK, s + m.scale_step, least + m.scale_step
 
 
 @part
@@ -154,7 +126,7 @@ def meet(panel, blocks, x, stride, y, y_stride, batch):  # type: ignore[no-untyp
         x0, x1, x2 = x + b * stride, x + b1 * stride, x + b2 * stride
         sum0 = sum1 = sum2 = high0 = high1 = high2 = spread(float32(0))
         for block in range(blocks):
-            w, at = panel + block * _BLOCK, block * _X_BLOCK
+            w, at = panel + block * _BLOCK, block * SHORTS_BYTES
             p, q, r = x0 + at, x1 + at, x2 + at
             codes = _two(w, p, q, r)
             for pair in range(1, BLOCK // 2):
@@ -178,8 +150,14 @@ def panels_of(m):  # type: ignore[no-untyped-def]
 
 
 @jit
+def whole_rows(m):  # type: ignore[no-untyped-def]
+    """Rows of a matrix with those that fill its last group."""
+    return (m.rows + GROUP - 1) // GROUP * GROUP
+
+
+@jit
 def _matmul(me, matrices, x, y, own, batch, vectors, panels, packing, desk):  # type: ignore[no-untyped-def]
-    """Write x times each matrix, beside each other, to the rows of y.
+    """Write x times each matrix, beside each other and in whole groups, to the rows of y.
 
     First all pack, so many `vectors` a piece; then they multiply, so many `panels` a piece.
     """
@@ -188,7 +166,7 @@ def _matmul(me, matrices, x, y, own, batch, vectors, panels, packing, desk):  # 
     piece = take(packing.ctypes.data, pieces, -1, me, NOTHING)
     while piece >= 0:
         for b in range(piece * vectors, min(batch, (piece + 1) * vectors)):
-            pack(x.data + b * x.stride, columns // BLOCK, x.packed + b * x.packed_stride)
+            pack(x.data + b * x.stride, columns, INT16, x.packed + b * x.packed_stride)
         piece = take(packing.ctypes.data, pieces, piece, me, NOTHING)
 
     count = 0
@@ -201,12 +179,12 @@ def _matmul(me, matrices, x, y, own, batch, vectors, panels, packing, desk):  # 
             index, before = 0, 0
             while number >= panels_of(matrices[index]):
                 number -= panels_of(matrices[index])
-                before += matrices[index].rows
+                before += whole_rows(matrices[index])
                 index += 1
             m = matrices[index]
-            first = min(number * PANEL, m.rows - PANEL)
-            unpack(m, first, panel)
-            unpack(m, first + 8, panel + 32)
+            first = min(number * PANEL, whole_rows(m) - PANEL)
+            unpack(m, first // GROUP, panel)
+            unpack(m, first // GROUP + 1, panel + 32)
             out = y.data + (before + first) * 4
             meet(panel, columns // BLOCK, x.packed, x.packed_stride, out, y.stride, batch)
         piece = take(desk.ctypes.data, pieces, piece, me, NOTHING)
@@ -233,8 +211,7 @@ def product(weights: Sequence[Quantised], x: Tensor) -> Tensor | None:
     """Return what `quantised.PRODUCTS` promises."""
     rows = [weight.shape[0] for weight in weights]
     if len(x) != 1:
-        dense = all(weight.scales.stride(-1) == 1 for weight in weights)
-        return launch(weights, x) if dense and min(rows) >= PANEL else None
+        return launch(weights, x) if min(rows) >= PANEL else None
     y = torch.empty(1, sum(rows))
     for weight, out in zip(weights, y.split(rows, dim=1), strict=True):
         threads = team_for(x.shape[1] * weight.shape[0], _VECTOR_SHARE).threads
@@ -248,11 +225,12 @@ def launch(weights: Sequence[Quantised], x: Tensor, threads: int | None = None) 
     Float32 on a CPU, x dense in K, each weight with 16 rows or more and K a multiple of 32.
     """
     (batch, columns), rows = x.shape, [weight.shape[0] for weight in weights]
-    y = torch.empty(batch, sum(rows))
+    whole = [-(-n // GROUP) * GROUP for n in rows]
+    y = torch.empty(batch, sum(whole))
     if not batch:
-        return y
+        return y[:, : sum(rows)]
     members = team(threads) if threads else team_for(batch * columns * sum(rows), _SHARE)
-    packed = np.empty((batch, columns // BLOCK * _X_BLOCK), np.uint8)
+    packed = np.empty((batch, columns // BLOCK * SHORTS_BYTES), np.uint8)
     own = np.empty((members.threads, columns // BLOCK * _BLOCK), np.uint8)
     inputs = Inputs(x.data_ptr(), x.stride(0) * 4, packed.ctypes.data, packed.strides[0])
     vectors = max(1, _PACK_PIECE // columns)
@@ -261,4 +239,7 @@ def launch(weights: Sequence[Quantised], x: Tensor, threads: int | None = None) 
     out = Rows(y.data_ptr(), y.stride(0) * 4)
     desks = (desk(count) for count in pieces)
     members.run(_matmul, records(weights), inputs, out, own, batch, vectors, panels, *desks)
+    if whole != rows:
+        parts = zip(y.split(whole, dim=1), rows, strict=True)
+        y = torch.cat([part[:, :n] for part, n in parts], dim=1)
     return y

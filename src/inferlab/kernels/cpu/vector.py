@@ -49,8 +49,7 @@ if backends.has_numba():
 
     BYTES, SHORTS = Vector("i8", 32), Vector("i16", 16)
     INTS, FLOATS, FOUR = Vector("i32", 8), Vector("f32", 8), Vector("f32", 4)
-    _ADDRESS, _ADDRESS_OF = types.int64, ir.IntType(64)
-    _MIXED = (0, 8, 1, 9, 4, 12, 5, 13)  # each half of two registers: one quad of each in turn
+    _ADDRESS = types.int64
 
     def _splat(element: str, lanes: int, value: float) -> Any:
         return ir.Constant(_ir(element, lanes), [value] * lanes)
@@ -114,101 +113,22 @@ if backends.has_numba():
 
         return SHORTS(_ADDRESS), build
 
-    @intrinsic
-    def wide_bytes(_context, address):  # type: ignore[no-untyped-def]
-        """Read 16 signed bytes as int16."""
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            return builder.sext(_read(builder, args[0], _ir("i8", 16)), _ir("i16", 16))
-
-        return SHORTS(_ADDRESS), build
-
-    @intrinsic
-    def spread_shorts(_context, address):  # type: ignore[no-untyped-def]
-        """Read two int16, eight times over."""
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            two = _read(builder, args[0], _ir("i32", 1))
-            return builder.bitcast(_shuffle(builder, two, [0] * 8), _ir("i16", 16))
-
-        return SHORTS(_ADDRESS), build
-
-    def _read_four_times(address: Any, kind: Any) -> Any:
+    def _read_eight_times(address: Any, kind: Any) -> Any:
         def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            eight = _read(builder, args[0], _ir("i64", 1))
-            wide = _shuffle(builder, eight, [0] * 4)
+            wide = _shuffle(builder, _read(builder, args[0], _ir("i32", 1)), [0] * 8)
             return builder.bitcast(wide, _ir(kind.element, kind.lanes))
 
         return kind(address), build
 
     @intrinsic
-    def repeat_bytes(_context, address):  # type: ignore[no-untyped-def]
-        """Read eight bytes, four times over."""
-        return _read_four_times(address, BYTES)
+    def spread_bytes(_context, address):  # type: ignore[no-untyped-def]
+        """Read four bytes, eight times over."""
+        return _read_eight_times(address, BYTES)
 
     @intrinsic
-    def repeat_shorts(_context, address):  # type: ignore[no-untyped-def]
-        """Read four int16, four times over."""
-        return _read_four_times(address, SHORTS)
-
-    @intrinsic
-    def repeat_floats(_context, address):  # type: ignore[no-untyped-def]
-        """Read two float32, four times over."""
-        return _read_four_times(address, FLOATS)
-
-    @intrinsic
-    def turn_pairs(_context, a, b, c, d, whole):  # type: ignore[no-untyped-def]
-        """Read two times 16 bytes, A and B, at each of four addresses: four registers.
-
-        The first has the first four bytes of A and B at `a`, then at `b`, `c` and `d`; and so on.
-        Where `whole` (a literal) is False, B is not read and zero.
-        """
-        kind = types.UniTuple(BYTES, 4)
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            mixed, none = [], ir.Constant(_ir("i32", 4), [0] * 4)
-            whole = signature.args[4].literal_value
-            for low, high in ((0, 2), (1, 3)):
-                first = [_read(builder, args[i], _ir("i32", 4)) for i in (low, high)]
-                second = [none, none]
-                if whole:
-                    further = [builder.add(args[i], _ADDRESS_OF(16)) for i in (low, high)]
-                    second = [_read(builder, at, _ir("i32", 4)) for at in further]
-                x, y = (_shuffle(builder, p, range(8), q) for p, q in (first, second))
-                mixed.append([_shuffle(builder, x, [i + at for i in _MIXED], y) for at in (0, 2)])
-            parts = []
-            for x, y in zip(*mixed, strict=True):
-                for at in (0, 2):
-                    order = [i + at for i in (0, 1, 8, 9, 4, 5, 12, 13)]
-                    parts.append(_as_bytes(builder, _shuffle(builder, x, order, y)))
-            return context.make_tuple(builder, kind, parts)
-
-        fits = isinstance(whole, types.Literal)
-        return (kind(*[_ADDRESS] * 4, whole), build) if fits else None
-
-    @intrinsic
-    def turn_quads(_context, address, step):  # type: ignore[no-untyped-def]
-        """Read 16 bytes at each of eight addresses, `step` apart: four registers.
-
-        The first has the first four bytes of each of the eight, in order; and so on.
-        """
-        kind = types.UniTuple(BYTES, 4)
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            address, rows = args[0], []
-            for _ in range(8):
-                rows.append(_read(builder, address, _ir("i32", 4)))
-                address = builder.add(address, args[1])
-            a, b, c, d = (_shuffle(builder, rows[i], range(8), rows[i + 4]) for i in range(4))
-            pairs, turned = [0, 1, 8, 9, 4, 5, 12, 13], []
-            for low in (_MIXED, [i + 2 for i in _MIXED]):
-                ab, cd = _shuffle(builder, a, low, b), _shuffle(builder, c, low, d)
-                turned += [
-                    _shuffle(builder, ab, half, cd) for half in (pairs, [i + 2 for i in pairs])
-                ]
-            return context.make_tuple(builder, kind, [_as_bytes(builder, p) for p in turned])
-
-        return kind(_ADDRESS, _ADDRESS), build
+    def spread_shorts(_context, address):  # type: ignore[no-untyped-def]
+        """Read two int16, eight times over."""
+        return _read_eight_times(address, SHORTS)
 
     @intrinsic
     def store_shorts(_context, address, value):  # type: ignore[no-untyped-def]
@@ -240,30 +160,22 @@ if backends.has_numba():
         return types.void(_ADDRESS, FLOATS), build
 
     @intrinsic
-    def store_low_bytes(_context, address, value, apart):  # type: ignore[no-untyped-def]
-        """Write the low byte of each of eight int32: four, and `apart` (a literal) on, four."""
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            low = builder.bitcast(builder.trunc(args[1], _ir("i8", 8)), _ir("i32", 2))
-            for index in range(2):
-                where = builder.add(args[0], _ADDRESS_OF(apart.literal_value * index))
-                quad = builder.extract_element(low, _ELEMENTS["i32"](index))
-                builder.store(quad, builder.inttoptr(where, quad.type.as_pointer()), align=1)
-            return context.get_dummy_value()
-
-        fits = isinstance(apart, types.Literal)
-        return (types.void(_ADDRESS, INTS, apart), build) if fits else None
+    def store_low_bytes(_context, address, value):  # type: ignore[no-untyped-def]
+        """Write the low byte of each of eight int32."""
+        return _store_low(address, value, "i8")
 
     @intrinsic
     def store_low_shorts(_context, address, value):  # type: ignore[no-untyped-def]
         """Write the low half of each of eight int32."""
+        return _store_low(address, value, "i16")
 
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            low = builder.trunc(args[1], _ir("i16", 8))
-            builder.store(low, builder.inttoptr(args[0], low.type.as_pointer()), align=2)
+    def _store_low(address: Any, value: Any, element: str) -> Any:
+        def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            low = builder.trunc(args[1], _ir(element, 8))
+            builder.store(low, builder.inttoptr(args[0], low.type.as_pointer()), align=1)
             return context.get_dummy_value()
 
-        return types.void(_ADDRESS, INTS), build
+        return types.void(address, value), build
 
     @intrinsic
     def swap_middle(_context, value):  # type: ignore[no-untyped-def]
@@ -293,47 +205,13 @@ if backends.has_numba():
         return builder.bitcast(whole, _ir("f32", n))
 
     @intrinsic
-    def four_pairs(_context, a, b, c, d):  # type: ignore[no-untyped-def]
-        """Read two float16 at each of four addresses."""
+    def eight_halves(_context, address):  # type: ignore[no-untyped-def]
+        """Read eight float16."""
 
         def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            pairs: Any = ir.Constant(_ir("i32", 4), ir.Undefined)
-            for index, address in enumerate(args):
-                where = builder.inttoptr(address, _ELEMENTS["i32"].as_pointer())
-                pair = builder.load(where, align=1)
-                pairs = builder.insert_element(pairs, pair, _ELEMENTS["i32"](index))
-            return _widen_halves(context, builder, builder.bitcast(pairs, _ir("i16", 8)))
+            return _widen_halves(context, builder, _read(builder, args[0], _ir("i16", 8)))
 
-        return FLOATS(_ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS), build
-
-    @intrinsic
-    def four_halves(_context, a, b, c, d):  # type: ignore[no-untyped-def]
-        """Read one float16 at each of four addresses, and put a zero behind each."""
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            bits: Any = ir.Constant(_ir("i16", 8), None)
-            for index, address in enumerate(args):
-                where = builder.inttoptr(address, _ELEMENTS["i16"].as_pointer())
-                half = builder.load(where, align=1)
-                bits = builder.insert_element(bits, half, _ELEMENTS["i32"](2 * index))
-            return _widen_halves(context, builder, bits)
-
-        return FLOATS(_ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS), build
-
-    @intrinsic
-    def eight_halves(_context, address, step):  # type: ignore[no-untyped-def]
-        """Read one float16 at each of eight addresses, `step` apart."""
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            address, bits = args[0], ir.Constant(_ir("i16", 8), ir.Undefined)
-            for index in range(8):
-                where = builder.inttoptr(address, _ELEMENTS["i16"].as_pointer())
-                half = builder.load(where, align=1)
-                bits = builder.insert_element(bits, half, _ELEMENTS["i32"](index))
-                address = builder.add(address, args[1])
-            return _widen_halves(context, builder, bits)
-
-        return FLOATS(_ADDRESS, _ADDRESS), build
+        return FLOATS(_ADDRESS), build
 
     @intrinsic
     def totals(_context, a, b, c, d):  # type: ignore[no-untyped-def]
@@ -351,46 +229,6 @@ if backends.has_numba():
             return add(pairs, pairs, [0, 4, 2, 6], [1, 5, 3, 7])
 
         return FOUR(FLOATS, FLOATS, FLOATS, FLOATS), build
-
-    @intrinsic
-    def pair_totals(_context, value):  # type: ignore[no-untyped-def]
-        """Add each two neighbours of eight float32: four."""
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            return builder.fadd(*(_shuffle(builder, args[0], range(i, 8, 2)) for i in (0, 1)))
-
-        return FOUR(FLOATS), build
-
-    @intrinsic
-    def turned_sums(_context, a, b, c, d):  # type: ignore[no-untyped-def]
-        """Sum lanes 0-3 and lanes 4-7 of four times eight int32: both of `a`, both of `b`, ..."""
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            def added(x: Any, y: Any) -> Any:
-                even, odd = (
-                    _shuffle(builder, x, [i + at for i in (0, 2, 8, 10, 4, 6, 12, 14)], y)
-                    for at in (0, 1)
-                )
-                return builder.add(even, odd)
-
-            sums = added(added(*args[:2]), added(*args[2:]))
-            return _shuffle(builder, sums, [0, 4, 1, 5, 2, 6, 3, 7])
-
-        return INTS(INTS, INTS, INTS, INTS), build
-
-    @intrinsic
-    def turn_fours(_context, a, b, c, d):  # type: ignore[no-untyped-def]
-        """Turn four times four float32: the first of each, the second of each, and so on."""
-        kind = types.UniTuple(FOUR, 4)
-
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            parts = []
-            for i in range(4):
-                ab, cd = (_shuffle(builder, x, [i, i + 4], y) for x, y in (args[:2], args[2:]))
-                parts.append(_shuffle(builder, ab, range(4), cd))
-            return context.make_tuple(builder, kind, parts)
-
-        return kind(FOUR, FOUR, FOUR, FOUR), build
 
     @intrinsic
     def spread_half(_context, address):  # type: ignore[no-untyped-def]
@@ -506,29 +344,39 @@ if backends.has_numba():
 
         return FLOATS(INTS), build
 
-    @intrinsic
-    def float_nibbles(_context, address, high):  # type: ignore[no-untyped-def]
-        """Read eight bytes; their low or, with `high` (a literal), high four bits as float32."""
+    def _float_part(value: Any, index: Any, bits: int) -> Any:
+        """Turn part `index` of each int32, so many bits long (4 without a sign), into float32."""
 
-        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            wide = builder.zext(_read(builder, args[0], _ir("i8", 8)), _ir("i32", 8))
-            if signature.args[1].literal_value:
-                part = builder.lshr(wide, _splat("i32", 8, 4))
-            else:
-                part = builder.and_(wide, _splat("i32", 8, 15))
+        def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            at = bits * signature.args[1].literal_value
+            up, down = _splat("i32", 8, 32 - bits - at), _splat("i32", 8, 32 - bits)
+            wide = builder.shl(builder.bitcast(args[0], _ir("i32", 8)), up)
+            part = builder.lshr(wide, down) if bits == 4 else builder.ashr(wide, down)
             return builder.sitofp(part, _ir("f32", 8))
 
-        return (FLOATS(_ADDRESS, high), build) if isinstance(high, types.Literal) else None
+        return (FLOATS(value, index), build) if isinstance(index, types.Literal) else None
 
     @intrinsic
-    def float_bytes(_context, address):  # type: ignore[no-untyped-def]
-        """Read eight signed bytes as float32."""
+    def float_byte(_context, value, index):  # type: ignore[no-untyped-def]
+        """Take one signed byte (a literal 0 to 3) of each four: eight float32."""
+        return _float_part(value, index, 8)
+
+    @intrinsic
+    def float_nibble(_context, value, index):  # type: ignore[no-untyped-def]
+        """Take four bits (a literal 0 to 7, from the lowest) of each four bytes: eight float32."""
+        return _float_part(value, index, 4)
+
+    @intrinsic
+    def two_quads(_context, address, step):  # type: ignore[no-untyped-def]
+        """Read four bytes, and four more `step` on: eight int32, signed."""
 
         def build(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            wide = builder.sext(_read(builder, args[0], _ir("i8", 8)), _ir("i32", 8))
-            return builder.sitofp(wide, _ir("f32", 8))
+            first, second = (
+                _read(builder, at, _ir("i8", 4)) for at in (args[0], builder.add(*args))
+            )
+            return builder.sext(_shuffle(builder, first, range(8), second), _ir("i32", 8))
 
-        return FLOATS(_ADDRESS), build
+        return INTS(_ADDRESS, _ADDRESS), build
 
     @intrinsic
     def rounded(_context, value):  # type: ignore[no-untyped-def]
@@ -582,12 +430,11 @@ if backends.has_numba():
         return (FLOATS(FLOATS, by), build) if isinstance(by, types.Literal) else None
 
 else:
-    load_bytes = load_shorts = load_floats = wide_bytes = store_shorts = store_floats = jit
-    store_low_bytes = store_low_shorts = swap_middle = repeat_bytes = repeat_shorts = jit
-    repeat_floats = spread_shorts = turn_pairs = turn_quads = turn_fours = eight_halves = jit
-    four_pairs = four_halves = spread_half = spread = totals = pair_totals = turned_sums = jit
-    lane = turned = rounded = larger = low_nibbles = high_nibbles = nibble = signed_byte = jit
-    dot_shorts = dot_pairs = to_floats = float_nibbles = float_bytes = jit
+    load_bytes = load_shorts = load_floats = store_shorts = store_floats = store_low_bytes = jit
+    store_low_shorts = swap_middle = spread_bytes = spread_shorts = spread_half = spread = jit
+    eight_halves = totals = lane = turned = rounded = larger = low_nibbles = high_nibbles = jit
+    nibble = signed_byte = dot_shorts = dot_pairs = to_floats = float_byte = float_nibble = jit
+    two_quads = jit
 
 
 @jit

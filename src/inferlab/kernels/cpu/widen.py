@@ -7,48 +7,50 @@ bit what torch gives.
 from __future__ import annotations
 
 import numpy as np
+from numpy import float32
 from torch import Tensor
 
 from inferlab.kernels.cpu import quant_matmul
-from inferlab.kernels.cpu.jit import jit
-from inferlab.kernels.cpu.matvec import MATRIX, records, row_scale
-from inferlab.kernels.cpu.quant_dot import BLOCK
+from inferlab.kernels.cpu.jit import floats, jit
+from inferlab.kernels.cpu.matvec import MATRIX, records
+from inferlab.kernels.cpu.quant_dot import BLOCK, planes_of
 from inferlab.kernels.cpu.team import NOTHING, Me, desk, take, team, team_for
 from inferlab.kernels.cpu.vector import (
-    float_bytes,
-    float_nibbles,
+    float_nibble,
     spread,
     spread_half,
     store_floats,
+    to_floats,
+    two_quads,
 )
-from inferlab.kernels.quantised import WIDEN, Quantised
+from inferlab.kernels.quantised import GROUP, WIDEN, Quantised
 
 _PIECES = 4  # for each thread
+_QUAD = 32  # bytes from four of a row's to its next four
 _SHARE = 1 << 19  # weights for each thread: with fewer, one is done before another is awake
 
 
 @jit
 def widen_row(m, row, out):  # type: ignore[no-untyped-def]
     """Write the `m.columns` float32 of one row of a quantised `matvec.MATRIX` at `out`."""
-    w, s = m.data + row * m.stride, m.scales + row * m.scale_stride
-    if m.bits == 4:
-        least = m.mins + row * m.scale_stride
-        for block in range(m.columns // BLOCK):
-            here, to = w + block * 16, out + block * 128
-            scale = spread_half(s + block * 2)
-            low = spread_half(least + block * 2) * spread(m.times)
-            store_floats(to, float_nibbles(here, False) * scale + low)
-            store_floats(to + 32, float_nibbles(here + 8, False) * scale + low)
-            store_floats(to + 64, float_nibbles(here, True) * scale + low)
-            store_floats(to + 96, float_nibbles(here + 8, True) * scale + low)
-        return
-    whole = row_scale(m, row)
+    w, s, least = planes_of(m, row // GROUP)
+    w, s, least = w + row % GROUP * 4, s + row % GROUP * 2, least + row % GROUP * 2
+    whole = floats(m.row_scales, m.rows)[row] if m.row_scales else float32(1)
     for block in range(m.columns // BLOCK):
-        scale = spread_half(s + block * m.scale_step) * spread(whole)
-        for at in range(0, BLOCK, 8):
-            store_floats(
-                out + (block * BLOCK + at) * 4, float_bytes(w + block * BLOCK + at) * scale
-            )
+        to, scale = out + block * 128, spread_half(s)
+        if m.bits == 4:
+            low = spread_half(least) * spread(m.times)
+            first, second = two_quads(w, _QUAD), two_quads(w + 2 * _QUAD, _QUAD)
+            store_floats(to, float_nibble(first, 0) * scale + low)
+            store_floats(to + 32, float_nibble(second, 0) * scale + low)
+            store_floats(to + 64, float_nibble(first, 1) * scale + low)
+            store_floats(to + 96, float_nibble(second, 1) * scale + low)
+        else:
+            scale = scale * spread(whole)
+            for at in range(4):
+                codes = two_quads(w + 2 * at * _QUAD, _QUAD)
+                store_floats(to + at * 32, to_floats(codes) * scale)
+        w, s, least = w + m.bits * BLOCK, s + m.scale_step, least + m.scale_step
 
 
 @jit
