@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from tensors import draw, strided, wide
@@ -42,12 +43,18 @@ def check(batch, rows, columns, format, dtype, device):
         for shape in ((batch, columns), (rows,), (batch, rows))
     )
     full = weight.dequantise(torch.float64)
+    # Of one row all results may lie near zero, its terms far from it.
+    usual = float(full.std() * x.double().std() * columns**0.5)
+
+    def error(got, right):
+        return rms_ratio(got, right) * min(1, np.sqrt(np.mean(right**2)) / usual)
+
     got = ops.quant_matvec(weight, x, bias, residual, backend="triton")
     right = reference.matvec(*wide(full, x, bias, residual))
-    assert rms_ratio(*wide(got), right) < TOLERANCE[dtype]
+    assert error(*wide(got), right) < TOLERANCE[dtype]
     got = ops.quant_matvec(weight, strided(x), None, strided(residual), backend="triton")
     right = reference.matvec(*wide(full, x), None, *wide(residual))
-    assert rms_ratio(*wide(got), right) < TOLERANCE[dtype]
+    assert error(*wide(got), right) < TOLERANCE[dtype]
     x = x / columns**0.5 / 10  # keeps silu where it bends
     got = ops.quant_swiglu(weight, up, x, backend="triton")
     right = reference.swiglu(*wide(full, up.dequantise(torch.float64), x))
