@@ -18,7 +18,7 @@ from torch import Tensor
 
 from inferlab.kernels.cpu import quant_dot
 from inferlab.kernels.cpu.exp import exp
-from inferlab.kernels.cpu.jit import floats, jit, part
+from inferlab.kernels.cpu.jit import floats, jit, part, prefetch
 from inferlab.kernels.cpu.team import NOTHING, Ahead, Me, desk, first_piece, take, team
 from inferlab.kernels.cpu.vector import lane, load_floats, spread, store_floats, totals
 from inferlab.kernels.quantised import FOUR_BITS, GROUP, ROW_SCALED, Quantised
@@ -45,6 +45,7 @@ MATRIX = np.dtype(
 CHUNK_BYTES = 1 << 16  # what a thread takes at a time: short to wait for, long to stream
 _MOST_CHUNKS = 2048
 _NEAR = 8  # packed vectors that the first-level cache holds beside the weights
+_MANY = 8  # with more vectors, the next rows of float32 are fetched while they meet these
 _AHEAD_BYTES = 1 << 13  # of each of the four streams of a chunk of float32
 _ONES = np.ones(GROUP, np.float16)
 
@@ -219,6 +220,7 @@ def _float_chunk(m, first, end, x, residual, y, batch):  # type: ignore[no-untyp
     different pages keep more of the hardware's prefetchers busy than one stream four rows wide.
     """
     quarter, last, whole = (end - first + 3) // 4, end - 1, m.columns % 8 == 0
+    share = (2 * m.stride // batch + 63) // 64 * 64
     for r0 in range(first, first + quarter):
         # Where a quarter is short: the last row again, without a store.
         r1, r2 = min(r0 + quarter, last), min(r0 + 2 * quarter, last)
@@ -227,6 +229,13 @@ def _float_chunk(m, first, end, x, residual, y, batch):  # type: ignore[no-untyp
         row2, row3 = m.data + r2 * m.stride, m.data + r3 * m.stride
         b = 0
         while b < batch:
+            if batch > _MANY:
+                fetched = b // 2 * share
+                for line in range(fetched, min(fetched + share, m.stride), 64):
+                    prefetch(row0 + m.stride + line)
+                    prefetch(row1 + m.stride + line)
+                    prefetch(row2 + m.stride + line)
+                    prefetch(row3 + m.stride + line)
             this, before, out = x.data + b * x.stride, residual.data, y.data + b * y.stride
             before += b * residual.stride
             if whole and b + 1 < batch:
