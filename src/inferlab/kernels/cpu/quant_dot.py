@@ -60,7 +60,7 @@ BYTES_BYTES = 48
 SHORTS_BYTES = 72
 FLOATS_BYTES = 132
 MOST_STEPS = 255
-_AHEAD = 1024  # bytes from what meets a lone vector to what is fetched meanwhile
+_AHEAD = 2048  # bytes from the weights that are met to those that are fetched meanwhile
 HIGHEST = 32767
 _TWICE = 0x10001  # times an int16: the same number twice
 
@@ -158,6 +158,12 @@ def _pack_bytes(x, to):  # type: ignore[no-untyped-def]
 
 
 @part
+def _fetch(w, size):  # type: ignore[no-untyped-def]
+    for line in range(0, size, 64):
+        prefetch(w + _AHEAD + line)
+
+
+@part
 def _scaled(sum, codes, scale, x):  # type: ignore[no-untyped-def]
     return sum + to_floats(codes) * (scale * spread(floats(x, 1)[0]))
 
@@ -187,8 +193,7 @@ def nibbles8(m, planes, x):  # type: ignore[no-untyped-def]
     """Dot products of a group of eight rows of nibbles with an int8 vector."""
     (w, s, least), sum = planes, spread(float32(0))
     for block in range(m.columns // BLOCK):
-        for line in range(0, 128, 64):
-            prefetch(w + block * 128 + _AHEAD + line)
+        _fetch(w + block * 128, 128)
         scale = eight_halves(s + block * 16)
         low = eight_halves(least + block * 16) * spread(m.times)
         sum = _meet_nibbles(sum, _quads(w + block * 128), scale, low, x + block * BYTES_BYTES)
@@ -205,6 +210,7 @@ def nibbles8_by4(m, planes, x, stride):  # type: ignore[no-untyped-def]
     x1, x2, x3 = x + stride, x + 2 * stride, x + 3 * stride
     sum0 = sum1 = sum2 = sum3 = spread(float32(0))
     for block in range(m.columns // BLOCK):
+        _fetch(w + block * 128, 128)
         quads, at = _quads(w + block * 128), block * BYTES_BYTES
         scale = eight_halves(s + block * 16)
         low = eight_halves(least + block * 16) * spread(m.times)
@@ -233,8 +239,7 @@ def bytes8(m, planes, x):  # type: ignore[no-untyped-def]
     (w, s, _), sum = planes, spread(float32(0))
     for block in range(m.columns // BLOCK):
         here, v = w + block * 256, x + block * SHORTS_BYTES
-        for line in range(0, 256, 64):
-            prefetch(here + _AHEAD + line)
+        _fetch(here, 256)
         codes = _meet_pairs(_pairs(here), v)
         for quad in range(1, 8):
             codes = codes + _meet_pairs(_pairs(here + quad * 32), v + quad * 8)
@@ -250,6 +255,7 @@ def bytes8_by4(m, planes, x, stride):  # type: ignore[no-untyped-def]
     sum0 = sum1 = sum2 = sum3 = spread(float32(0))
     for block in range(m.columns // BLOCK):
         here, at = w + block * 256, block * SHORTS_BYTES
+        _fetch(here, 256)
         pairs, scale = _pairs(here), eight_halves(s + block * m.scale_step)
         codes0, codes1 = _meet_pairs(pairs, x + at), _meet_pairs(pairs, x1 + at)
         codes2, codes3 = _meet_pairs(pairs, x2 + at), _meet_pairs(pairs, x3 + at)
