@@ -144,6 +144,9 @@ def test_controls_answer_to_the_keyboard(probe, visit):
         "3.5",
         "true",
     )
+    assert page.locator(".wrong").inner_text() == "It must be 1 or more. 3.5 still counts."
+    page.get_by_label("Price").fill("4")
+    assert page.locator(".wrong").inner_text() == ""
 
 
 def test_controls_answer_to_a_finger(probe, visit):

@@ -120,25 +120,31 @@ export function choice({ label, options, value, onchange }) {
   return control;
 }
 
-// A number to type. Values outside [min, max] or not numbers leave the last good one in force.
+// A number to type. Values outside [min, max] or not numbers leave the last good one in force, and
+// the control says so.
 export function field({ label, value, min = 0, max = Infinity, step = "any", unit = "", onchange }) {
   const id = fresh();
   const input = h("input", { type: "number", id, min, max: Number.isFinite(max) ? max : null, step,
     inputmode: "decimal" });
+  const wrong = h("span", { class: "wrong", role: "status" });
+  const asked = Number.isFinite(max) ? `from ${min} to ${max.toLocaleString("en")}` : `${min} or more`;
   const control = {
     node: h("div", { class: "control field" }, h("label", { for: id }, label), input,
-      unit ? h("span", { class: "unit" }, unit) : null),
+      unit ? h("span", { class: "unit" }, unit) : null, wrong),
     input,
     value,
     set(wanted) {
       input.value = wanted;
       control.value = wanted;
+      input.removeAttribute("aria-invalid");
+      wrong.textContent = "";
     },
   };
   input.addEventListener("input", () => {
     const typed = input.valueAsNumber;
     const good = Number.isFinite(typed) && typed >= min && typed <= max;
     input.setAttribute("aria-invalid", String(!good));
+    wrong.textContent = good ? "" : `It must be ${asked}. ${control.value} still counts.`;
     if (good) onchange?.((control.value = typed));
   });
   control.set(value);
