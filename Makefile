@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q
 PINNED := $(PIP) -c requirements.txt
 SAFE := -n 2 --dist loadscope -p no:nbval
+# Where tests open pages; one elsewhere fails. To collect all takes long.
+PAGES := tests/book tests/explorers tests/figures tests/server
 # With a GPU the kernels' own tests run on it; without one, in Triton's interpreter.
 GPU_TESTS := tests/gpu tests/kernels/gpu tests/engine/test_graphs.py \
   tests/engine/test_gpu_decode.py tests/engine/test_kv_cache.py
@@ -42,7 +44,7 @@ notebooks: $(VENV)/.test $(VENV)/.model
 	INFERLAB_HURRY=1 $(BIN)/pytest --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks
 
 browser-tests: $(VENV)/.test
-	$(BIN)/pytest -n 2 -p no:nbval -m "browser and not slow"
+	$(BIN)/pytest -n 2 -p no:nbval -m "browser and not slow" $(PAGES)
 
 serve: $(VENV)/.test $(VENV)/.model ## Serve SmolLM2, and the page where you press Enter
 	$(BIN)/inferlab serve

@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SITE = ROOT / "_build" / "html"
+PAGES = ("book", "explorers", "figures", "server")  # as in the Makefile
 CHROMIUM_ARGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -141,8 +142,19 @@ def site() -> Path:
 def pytest_collection_modifyitems(items) -> None:
     """Mark what needs a browser or the built book; `make test` runs that when both are there."""
     for item in items:
-        if {"browser", "site"} & set(getattr(item, "fixturenames", ())):
+        if not {"browser", "site"} & set(getattr(item, "fixturenames", ())):
+            continue
+        folder = item.path.relative_to(ROOT / "tests").parts[0]
+        if folder in PAGES or item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.browser)
+        else:
+            item.fixturenames.insert(0, "misplaced")
+
+
+@pytest.fixture
+def misplaced() -> None:
+    """Fail, where the browser tests of `make test` would not be looked for."""
+    pytest.fail(f"this test opens a page: move it to one of {', '.join(PAGES)}")
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
