@@ -38,6 +38,13 @@ def test_jobs_may_come_in_any_order_and_after_a_pause(llm):
     assert engine_load.play(engine, []) == []
 
 
+def test_a_hurried_run_plays_the_first_jobs_alone(llm, monkeypatch):
+    monkeypatch.setenv("INFERLAB_HURRY", "1")
+    jobs = [Job(0.0, 5, output) for output in (2, 3, 4, 5)]
+    times = engine_load.play(Engine(llm, kv_tokens=512), jobs)
+    assert [one.tokens for one in times] == [2, 3, 4]
+
+
 def test_costs_of_this_machine_feed_the_simulator(llm):
     costs = engine_load.costs(llm)
     assert set(costs.decode) == set(engine_load.ANSWERS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from inferlab import machine
 from inferlab.engine import LLM, SamplingParams
 from inferlab.engine.request import Request
 from inferlab.engine.serving import Engine
@@ -15,6 +16,7 @@ from inferlab.theory.queueing import Job, PassCosts
 ANSWERS = (1, 2, 4, 8, 16)
 PROMPTS = (16, 32, 64, 128, 256)
 CONTEXTS = (1, 512)
+_FEWEST = 3  # jobs of a hurried run
 
 
 def costs(llm: LLM) -> PassCosts:
@@ -39,8 +41,10 @@ def play(engine: Engine, jobs: Sequence[Job]) -> list[RequestTimes]:
 
     An open loop: a job that arrives during a step counts from then, though the engine sees it at
     the step's end. Prompts are random tokens, and answers go on past their end. Times are seconds
-    since the first step could begin.
+    since the first step could begin. The first three jobs alone where `machine.hurried`.
     """
+    if machine.hurried():
+        jobs = jobs[:_FEWEST]
     ids = passes.random_ids(engine.llm, sum(job.prompt for job in jobs))
     order = sorted(range(len(jobs)), key=lambda number: jobs[number].arrived)
     prompts: dict[int, list[int]] = {}
