@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,9 @@ CHROMIUM_ARGS = [
     "--no-first-run",
     "--font-render-hinting=none",  # letters as wide as on a screen
 ]
+# A job in the background ignores Ctrl-C, and so would all that it starts.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 INSTALL = "no Chromium found: apt-get install chromium-headless-shell, or set $CHROMIUM"
 
 

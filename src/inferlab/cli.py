@@ -186,7 +186,7 @@ def generate(
         with group.deferred() if group else contextlib.nullcontext():
             cut = _print_stream(stream, quiet=as_json)
         if not group or group.rank == 0:
-            _print_account(llm, stream.completion, as_json=as_json)
+            cut = _print_account(llm, stream.completion, cut, as_json=as_json)
         if cut:
             raise typer.Exit(INTERRUPTED)
 
@@ -253,7 +253,7 @@ def chat(
                 _note(f"inferlab: {error}; /reset begins anew")
                 continue
             cut = _print_stream(stream, quiet=as_json)
-            _print_account(llm, stream.completion, as_json=as_json)
+            cut = _print_account(llm, stream.completion, cut, as_json=as_json)
             if cut and not typed:
                 raise typer.Exit(INTERRUPTED)
 
@@ -721,15 +721,24 @@ def _print_stream(stream: Stream, *, quiet: bool) -> bool:
     return cut
 
 
-def _print_account(llm: LLM, completion: Completion, *, as_json: bool) -> None:
-    """Print what an answer cost: as JSON on stdout, or for people on stderr."""
+def _print_account(llm: LLM, completion: Completion, cut: bool, *, as_json: bool) -> bool:
+    """Print what an answer cost: as JSON on stdout, or for people on stderr.
+
+    This machine is measured only where Ctrl-C has not `cut` the answer. Return `cut`, or whether
+    Ctrl-C cut the measuring.
+    """
     # Ranks on a CPU share what it reads, and this is one of them.
     measured = completion.tpot_s and not (llm.ranks > 1 and llm.model.device.type == "cpu")
-    limit = _read_limit(llm.model.device.type) if measured else None
+    limit = None
+    if measured and not cut:
+        try:
+            limit = _read_limit(llm.model.device.type)
+        except KeyboardInterrupt:
+            cut = True
     account = _account(llm, completion, limit)
     if as_json:
         print(json.dumps(account, ensure_ascii=False, allow_nan=False), flush=True)
-        return
+        return cut
     cached = f" ({completion.cached_tokens} cached)" if completion.cached_tokens else ""
     words = [
         f"{completion.prompt_tokens} prompt{cached} + {completion.output_tokens} output tokens",
@@ -748,6 +757,7 @@ def _print_account(llm: LLM, completion: Completion, *, as_json: bool) -> None:
         fraction = account["fraction_of_bandwidth"]
         words.append(f"{fraction:.0%} of the {units.rate_text(limit)} this machine reads")
     _note(" · ".join(words))
+    return cut
 
 
 def _account(llm: LLM, completion: Completion, limit: float | None) -> dict[str, Any]:
