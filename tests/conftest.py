@@ -7,6 +7,7 @@ collects everything that went wrong on the way in `.problems`.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -17,7 +18,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SITE = ROOT / "_build" / "html"
-PAGES = ("book", "explorers", "figures", "server")  # as in the Makefile
+_folders = re.search(r"^PAGES := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+assert _folders, "the Makefile says in PAGES which folders the browser tests are in"
+PAGES = [Path(folder).name for folder in _folders[1].split()]
 CHROMIUM_ARGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -27,10 +30,11 @@ CHROMIUM_ARGS = [
     "--no-first-run",
     "--font-render-hinting=none",  # letters as wide as on a screen
 ]
+INSTALL = "no Chromium found: apt-get install chromium-headless-shell, or set $CHROMIUM"
+
 # A job in the background ignores Ctrl-C, and so would all that it starts.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-INSTALL = "no Chromium found: apt-get install chromium-headless-shell, or set $CHROMIUM"
 
 
 @dataclass

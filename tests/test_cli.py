@@ -286,6 +286,20 @@ def test_a_piped_chat_that_outgrows_the_context_is_an_error(run):
     assert err.splitlines()[-1].endswith("the model's context holds 4096")
 
 
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_ctrl_c_while_the_machine_is_measured_leaves_the_account(run, monkeypatch, command):
+    def interrupted(device):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_read_limit", interrupted)
+    given = {"generate": (("hi", *NINE), ""), "chat": (NINE, "hi\nmore\n")}[command]
+    code, _, err = run(command, *given[0], stdin=given[1])
+    assert code == cli.INTERRUPTED
+    assert len(err.splitlines()) == 1
+    assert "9 output tokens" in err
+    assert "this machine reads" not in err
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT between processes")
 @pytest.mark.parametrize("command", ["generate", "chat"])
 def test_ctrl_c_ends_with_what_was_generated(folder, command):
